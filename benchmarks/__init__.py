@@ -1,1 +1,1 @@
-"""Speed, as ratios to other simulators measured side by side in one run."""
+"""Speed benchmarks, as ratios to other simulators measured side by side in one run."""

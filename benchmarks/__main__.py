@@ -1,4 +1,4 @@
-"""The benchmarks: ``python -m benchmarks SUBCOMMAND``, or ``--help`` for a list."""
+"""Benchmarks: ``python -m benchmarks SUBCOMMAND``, or ``--help`` for a list."""
 
 import typer
 

@@ -1,11 +1,11 @@
-"""All that is to be measured on an accelerator, in one command that goes on where it stopped.
+"""All measurements on an accelerator, in one command that resumes where it stopped.
 
     python -m benchmarks accelerator --minutes 9 --out DIR [--data PARTS]
 
-It installs nothing and needs no network. ``DIR/lines.jsonl`` has a line for each step that ended,
-``DIR/table.md`` shows them all. Started again with the same DIR, it takes the next step; a step
-that failed is not taken again until its line is deleted. ``PARTS`` comes from ``data-parts``;
-without it what needs MNIST or CIFAR-10 is left out.
+It installs nothing and needs no network. ``DIR/lines.jsonl`` has one line per finished step, and
+``DIR/table.md`` shows all of them. With the same DIR, the command continues with the next step. A
+failed step is not repeated until its line is deleted. ``PARTS`` is the output of ``data-parts``.
+Without it, steps that need MNIST or CIFAR-10 are skipped.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from benchmarks.accelerator_steps import LINES, PIECES, Setting, ended
 
 ROOT = pathlib.Path(__file__).parent.parent
 CURRENT, TABLE = "current.txt", "table.md"
-# Seconds that a process gets to end by itself.
+# Seconds to wait for a terminated process before it is killed.
 PATIENCE = 5.0
 _HEAD = ["| piece | step | on | s | found |", "| --- | --- | --- | --- | --- |"]
 
 
 def add(out: pathlib.Path, **line: Any) -> None:
-    """Add a line; half a line of before stays one of its own."""
+    """Append a line, after ending a partial line of a killed process."""
     path = out / LINES
     half = path.exists() and not path.read_text().endswith("\n")
     with path.open("a") as file:
@@ -39,7 +39,7 @@ def add(out: pathlib.Path, **line: Any) -> None:
 
 
 def take(piece: str, setting: Setting) -> None:
-    """Take the steps of a piece that have not ended yet, in this process."""
+    """Run the unfinished steps of a piece in this process."""
     out = setting.out
     device, done = jax.devices()[0].device_kind, {
         line.get("step") for line in ended(out) if line["piece"] == piece
@@ -51,7 +51,7 @@ def take(piece: str, setting: Setting) -> None:
         start = time.perf_counter()
         try:
             found: dict[str, Any] = {"found": step.measure()}
-        except Exception as error:  # the next step may well run
+        except Exception as error:  # the next step may succeed
             found = {"error": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"}
         seconds = round(time.perf_counter() - start, 2)
         add(out, piece=piece, step=step.name, device=device, jax=jax.__version__, seconds=seconds,
@@ -61,10 +61,10 @@ def take(piece: str, setting: Setting) -> None:
 
 
 def play(command: list[str], env: dict[str, str], out: pathlib.Path, until: float) -> int | None:
-    """Run a piece's process until it ends or the time is up.
+    """Run the process of a piece until it ends or the time is up.
 
     Returns:
-      Its exit status, or None if it was stopped.
+      Exit status, or None if the process was stopped.
     """
     with (out / "log.txt").open("a") as log:
         process = subprocess.Popen(command, env=env, cwd=ROOT, stdout=log, stderr=log)
@@ -81,7 +81,7 @@ def play(command: list[str], env: dict[str, str], out: pathlib.Path, until: floa
 
 
 def table(lines: list[dict[str, Any]]) -> str:
-    """All steps, a row each; what is a list is in the lines alone."""
+    """Return a Markdown table with one row per step, without results that are lists."""
     rows = list(_HEAD)
     for line in lines:
         if "step" not in line:
@@ -113,10 +113,10 @@ def main(
     ] = False,
     piece: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> None:
-    """Take the next steps, and write the table."""
+    """Run the next steps, and write the table."""
     if piece:
         if forced:
-            jax.default_backend = lambda: "forced"  # what the library asks, and JAX itself does not
+            jax.default_backend = lambda: "forced"  # only the library calls it
         take(piece, Setting(out, data, small))
         return
     until = time.monotonic() + 60 * minutes
@@ -141,7 +141,7 @@ def main(
 def command_of(
     piece: str, out: pathlib.Path, data: pathlib.Path | None, *, small: bool, forced: bool
 ) -> list[str]:
-    """The command that takes a piece's steps."""
+    """Return the command that runs the steps of a piece."""
     command = [sys.executable, "-m", "benchmarks", "accelerator", "--piece", piece]
     command += ["--out", str(out.resolve()), "--small" if small else "--no-small"]
     command += ["--forced"] if forced else []
@@ -165,7 +165,7 @@ def _environment(out: pathlib.Path, own: Any) -> dict[str, str]:
 
 
 def _crashed(piece: str, out: pathlib.Path, status: int) -> None:
-    """Give the step that ended its process a line, so that it is not taken again."""
+    """Add a line for the step that crashed its process, to prevent its repetition."""
     current = out / CURRENT
     error = f"ended the process with status {status}; see log.txt"
     if current.exists():

@@ -1,7 +1,7 @@
-"""The pieces of a day with an accelerator, in their order: is it right, how fast is it, results.
+"""Pieces of the accelerator benchmark, in order: correctness, speed, results of experiments.
 
-``benchmarks.accelerator`` runs each piece in its own process. A piece is a list of steps, and each
-step is a line of the output.
+``benchmarks.accelerator`` runs each piece in a separate process. A piece is a list of steps, and
+each step is a line of the output.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from pause_jax.policies import NAMED, named
 LINES = "lines.jsonl"
 SEEDS = (64, 1024, 4096)
 PEERS = ("PyTorch loop", "PyTorch channels_last", "torch.func")
-# The quickest first.
+# Fastest first.
 WORKLOADS_IN_ORDER = ("W2", "W4", "W3", "W1")
 
 
 class Setting(NamedTuple):
-    """What the pieces run on.
+    """Setting of the pieces.
 
     Attributes:
-      out: folder of all that is written.
-      data: folder of the data sets' parts, or None.
-      small: the least of each piece, for a rehearsal.
+      out: output folder.
+      data: folder with the parts of the data sets, or None.
+      small: whether to run a minimum of each piece, as a rehearsal.
     """
 
     out: pathlib.Path
@@ -50,14 +50,14 @@ class Setting(NamedTuple):
     small: bool
 
     def read(self, name: str) -> Dataset | None:
-        """A data set from its parts; None if they are not there."""
+        """Read a data set from its parts, or return None if the parts are missing."""
         if self.small and name == "cifar10":
             return _noise((32, 32, 3))
         return None if self.data is None else data_parts.read(name, self.data)
 
 
 class Step(NamedTuple):
-    """A measurement: its name, and what returns the numbers that it found."""
+    """Named measurement, with a function that returns its results."""
 
     name: str
     measure: Callable[[], Found]
@@ -67,8 +67,8 @@ class Piece(NamedTuple):
     """Steps that share a process.
 
     Attributes:
-      steps: of a setting.
-      env: environment variables of the process; XLA reads its own once.
+      steps: function that yields the steps of a setting.
+      env: environment variables of the process. XLA reads ``XLA_FLAGS`` only once.
     """
 
     steps: Callable[[Setting], Iterator[Step]]
@@ -76,16 +76,16 @@ class Piece(NamedTuple):
 
 
 def ended(out: pathlib.Path) -> list[dict[str, Any]]:
-    """The lines of the steps that ended; a piece that ended as a whole has one without a step."""
+    """Read the lines of finished steps, and of finished pieces, whose lines have no step."""
     path, lines = out / LINES, []
     for text in path.read_text().splitlines() if path.exists() else ():
-        with contextlib.suppress(json.JSONDecodeError):  # half a line of a process that was stopped
+        with contextlib.suppress(json.JSONDecodeError):  # partial line of a killed process
             lines.append(json.loads(text))
     return lines
 
 
 def cohorts(setting: Setting) -> Iterator[Step]:
-    """Who is chosen under every policy: without learning, with it, and with noise."""
+    """Yield runs whose cohorts are recorded: every policy, and a preset with noise."""
     policies = ("pause", "random", "cpow_d") if setting.small else tuple(NAMED)
     rounds, learnt = (10, 2) if setting.small else (200, 20)
     digits = presets.digits_small().replace(num_rounds=learnt, eval_every=learnt)
@@ -94,7 +94,7 @@ def cohorts(setting: Setting) -> Iterator[Step]:
         config = bandit.replace(policy=named(name))
         try:
             validate(config)
-        except ConfigError:  # asks for losses
+        except ConfigError:  # the policy needs losses
             config = digits.replace(policy=named(name))
         yield Step(name, partial(_cohorts_of, config))
     yield Step("digits_small", partial(_cohorts_of, digits))
@@ -109,7 +109,7 @@ def _cohorts_of(config: SimConfig) -> Found:
 
 
 def agreement(setting: Setting) -> Iterator[Step]:
-    """Each run of :func:`cohorts` on this device, beside its line of the CPU."""
+    """Yield each run of :func:`cohorts` on this device, compared with the CPU's line."""
     of_cpu = {
         line["step"]: line["found"]
         for line in ended(setting.out)
@@ -130,7 +130,7 @@ def _beside(expected: Found, measure: Callable[[], Found]) -> Found:
 
 
 def precision(setting: Setting) -> Iterator[Step]:
-    """Relative error of a product, a convolution and a solution at each precision."""
+    """Yield the errors of a product, a convolution and a linear solve at each precision."""
     size = 64 if setting.small else 2048
     for kind in ("default", "tensorfloat32", "high", "highest"):
         yield Step(kind, partial(_errors, kind, size))
@@ -166,7 +166,7 @@ def _relative(found: jax.Array, right: np.ndarray) -> float:
 
 
 def speed(setting: Setting) -> Iterator[Step]:
-    """Speed of the library alone: products, training, searches, seeds."""
+    """Yield timings of the library alone: products, training, searches, seeds."""
     small, repeat = setting.small, 1 if setting.small else 3
     rounds, clients = (2, 1000) if small else (30, 1_000_000)
     yield Step("products", partial(device_choices.products, 16 if small else 8192, repeat))
@@ -181,7 +181,7 @@ def speed(setting: Setting) -> Iterator[Step]:
 
 
 def peers(setting: Setting) -> Iterator[Step]:
-    """Rounds in two kinds of numbers, and beside PyTorch's if this Python has it."""
+    """Yield timings of rounds in float32 and bfloat16, and in PyTorch if it is installed."""
     here = pathlib.Path(sys.executable)
     chosen = {name: (here, CONTENDERS[name]) for name in (OURS, *PEERS)}
     if importlib.util.find_spec("torch") is None:
@@ -200,13 +200,13 @@ def _turns(workload: str, contenders: Any, repeat: int) -> Found:
 
 
 def usual_speed(setting: Setting) -> Iterator[Step]:
-    """Workloads as the library runs them, for a process with other flags."""
+    """Yield timings under the library's choices, for a process with other flags."""
     for name in ("tiny",) if setting.small else ("W2", "W4"):
         yield Step(name, partial(device_choices.usual, name, 3))
 
 
 def figures(setting: Setting) -> Iterator[Step]:
-    """Seeds of PAUSE's CIFAR-10 figures: one run a step, seed by seed."""
+    """Yield the runs of PAUSE's CIFAR-10 figures, one run per step, seed by seed."""
     from experiments import pause_figs_2_3, pause_figs_4_5, pause_figs_8_9
     from experiments.pause_figs_2_3 import run as figs_2_3
     from experiments.pause_figs_4_5 import run as figs_4_5
@@ -231,7 +231,7 @@ def figures(setting: Setting) -> Iterator[Step]:
 
 
 def resnet(setting: Setting) -> Iterator[Step]:
-    """BSFL Fig. 9: ResNet-18 by products, all rounds, a policy of a seed a step."""
+    """Yield the runs of BSFL Fig. 9 (ResNet-18 by products), one policy and seed per step."""
     from experiments.common import bsfl_learning
 
     data = setting.read("cifar10")
@@ -265,7 +265,7 @@ def _curve(
     data: Dataset,
     execution: Execution | None = None,
 ) -> Found:
-    """Play a run of an experiment into ``OUT/NAME/runs``; what was played goes on."""
+    """Play a run of an experiment in ``OUT/NAME/runs``, from its last piece if it has any."""
     from experiments.common.curves import Run, play_all
 
     table = play_all([Run(label, seed, config)], setting.out / name, data, execution)
@@ -290,6 +290,6 @@ PIECES: dict[str, Piece] = {
         usual_speed, {"XLA_FLAGS": "--xla_gpu_enable_command_buffer="}
     ),
     "figures": Piece(figures),
-    # XLA of JAX 0.11.2 ends the process where Triton multiplies this network's patches.
+    # XLA of JAX 0.11.2 aborts when Triton multiplies the patches of this network.
     "resnet": Piece(resnet, {"XLA_FLAGS": "--xla_gpu_enable_triton_gemm=false"}),
 }

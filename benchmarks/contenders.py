@@ -1,4 +1,4 @@
-"""Who is measured, and the virtual environments that the others live in."""
+"""Measured contenders, and the virtual environments of the peers."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ OURS = "pause_jax"
 
 
 class Contender(NamedTuple):
-    """One contender.
+    """Contender of the benchmark.
 
     Attributes:
       driver: module in ``benchmarks.drivers``.
       environment: file in ``requirements``; None for the Python that runs the harness.
-      variant: given to the driver.
-      idle: whether its process can wait, stopped, while others are measured. If not, a process
-        is started for each measurement.
-      compiles: whether it makes programs in its first run that later runs take.
-      norms: whether it trains networks with batch norms.
-      note: what it does that the others do not.
+      variant: variant that the driver receives.
+      idle: whether the process can stay stopped while others are measured. Otherwise each
+        measurement starts a process.
+      compiles: whether the first run compiles programs that later runs use.
+      norms: whether the contender trains networks with batch norms.
+      note: peculiarity of the contender, for the report.
     """
 
     driver: str
@@ -54,18 +54,18 @@ MATMUL = Contender("matmul", None, norms=True)
 
 
 def environments() -> list[str]:
-    """Names of the requirements files."""
+    """Return the names of the requirements files."""
     return sorted({c.environment for c in CONTENDERS.values() if c.environment})
 
 
 def install(environment: str, folder: pathlib.Path) -> pathlib.Path:
-    """Make an environment if it is not there or its requirements changed.
+    """Create an environment if it is missing or its requirements changed.
 
     Returns:
-      Its Python.
+      Path of the environment's Python.
 
     Raises:
-      RuntimeError: with pip's last line, if it cannot be made.
+      RuntimeError: if the installation fails, with the last line of its output.
     """
     requirements = HERE / "requirements" / f"{environment}.txt"
     home = folder.resolve() / environment
@@ -88,10 +88,10 @@ def install(environment: str, folder: pathlib.Path) -> pathlib.Path:
 def gathered(
     wanted: Sequence[str], folder: pathlib.Path, say: Callable[[str], None]
 ) -> tuple[dict[str, tuple[pathlib.Path, Contender]], dict[str, str]]:
-    """Ours, and the contenders of the environments that are wanted.
+    """Install environments, and return pause_jax and the contenders in them.
 
     Returns:
-      (name -> (its Python, contender), name -> why it is not among them).
+      (name -> (path of its Python, contender), name -> reason why it is missing).
     """
     chosen = {OURS: (pathlib.Path(sys.executable), CONTENDERS[OURS])}
     missing: dict[str, str] = {}

@@ -1,8 +1,8 @@
-"""Data sets as a few .npz files, for a machine without network, tensorflow-datasets or large files.
+"""Data sets as a few .npz files, for machines without network or tensorflow-datasets.
 
     python -m benchmarks data-parts --data-dir PREPARED --out FOLDER
 
-``PREPARED`` holds MNIST and CIFAR-10 as tensorflow-datasets prepares them.
+``PREPARED`` holds MNIST and CIFAR-10 as prepared by tensorflow-datasets.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import typer
 
 from pause_jax.learning import Cifar10, Dataset, Mnist
 
-# Bytes of a part before it is packed: packed it is smaller.
+# Maximum bytes of a part before compression.
 MOST = 56 * 2**20
 _ARRAYS = ("x", "y", "x_test", "y_test")
 
@@ -24,13 +24,14 @@ def write(name: str, data: Dataset, folder: pathlib.Path, most: int = MOST) -> l
     """Write ``NAME-I-of-N.npz``, each with the I-th share of training and test samples.
 
     Args:
-      name: of the data set.
-      data: its samples; labels are counted by the largest one when they are read.
-      folder: where the parts are written.
-      most: bytes of a part before it is packed.
+      name: name of the data set.
+      data: data set. The parts do not store its number of classes, so :func:`read` infers it from
+        the labels.
+      folder: output folder.
+      most: maximum bytes of a part before compression.
 
     Returns:
-      The files.
+      Paths of the parts.
     """
     arrays = [np.asarray(a) for a in (data.x_train, data.y_train, data.x_test, data.y_test)]
     count = -(-sum(array.nbytes for array in arrays) // most)
@@ -43,7 +44,7 @@ def write(name: str, data: Dataset, folder: pathlib.Path, most: int = MOST) -> l
 
 
 def read(name: str, folder: pathlib.Path) -> Dataset | None:
-    """The data set, or None unless the folder has all of its parts."""
+    """Read a data set, or return None if the folder lacks a part."""
     found = sorted(folder.glob(f"{name}-*-of-*.npz"))
     if not found or len(found) != int(found[0].stem.rpartition("-")[2]):
         return None

@@ -1,6 +1,6 @@
-"""What the library must choose for a kind of device, measured: shapes, precision, kernels.
+"""Measurements behind the library's choices for a kind of device: shapes, precision, kernels.
 
-The rows say what to write into ``cohort.py`` and ``best_form`` of ``convolution.py``.
+The results determine the choices in ``cohort.py`` and in ``best_form`` of ``convolution.py``.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from pause_jax.learning import Dataset
 
 Found = dict[str, Any]
 USUAL = "as the library chooses"
-# Of a product in float32: what the device does by itself, and all bits.
+# Precisions of a float32 product: the device's default, and full float32.
 PRECISIONS = ("default", "highest")
-PRODUCTS = 32  # matrix products of a measurement
+PRODUCTS = 32  # matrix products per measurement
 
 
 class Training:
@@ -44,7 +44,7 @@ class Training:
     def run(
         self, *, client_batch: int | None = None, precision: str | None = None, form: str = ""
     ) -> Result:
-        """Play the rounds of a measurement, with other choices than the table's."""
+        """Play the rounds of a measurement, optionally with other choices than the library's."""
         rounds = self.workload.rounds
         model = model_of(self.workload, form)
         config = config_of(self.workload, model, rounds, self.workload.learning_rate)
@@ -54,7 +54,7 @@ class Training:
 
 
 def training(name: str, repeat: int) -> Found:
-    """Time a round of a workload under each choice; seconds are of all rounds of a measurement."""
+    """Time the rounds of a workload under each choice, in seconds for all rounds together."""
     workload = WORKLOADS[name]
     run = Training(workload).run
     calls: dict[str, Callable[[], object]] = {USUAL: run}
@@ -78,40 +78,40 @@ def training(name: str, repeat: int) -> Found:
 
 
 def usual(name: str, repeat: int) -> Found:
-    """Time rounds of a workload as the library runs them."""
+    """Time the rounds of a workload under the library's choices."""
     calls = {USUAL: Training(WORKLOADS[name]).run}
     return cells(in_turns(calls, repeat, keep_going=True))
 
 
 def cell(timing: Timing, note: str = "") -> str:
-    """Return seconds and a note, or why there are none."""
+    """Return the seconds and a note, or the reason of a failure."""
     return timing.failure or f"{timing.median:.4g} s {note}".strip()
 
 
 def cells(timings: Mapping[str, Timing]) -> Found:
-    """Return the seconds of each call, or why there are none."""
+    """Return the seconds of each call, or the reason of its failure."""
     return {title: cell(timing) for title, timing in timings.items()}
 
 
 class Profile(NamedTuple):
-    """What a device did in one call.
+    """Profile of a device during one call.
 
     Attributes:
-      kernels: that it ran.
-      busy: share of the call's seconds in which it ran any; may pass 1 where several run at once.
+      kernels: number of kernels run.
+      busy: sum of the kernels' seconds over the call's seconds; may exceed 1 if kernels overlap.
     """
 
     kernels: int
     busy: float
 
     def text(self, workload: Workload) -> str:
-        """Describe the profile, per local step of the call if all clients step together."""
+        """Describe the profile per local step, for clients of a cohort that step together."""
         steps = workload.rounds * workload.steps
         return f"{self.kernels / steps:.1f} kernels a step, busy {self.busy:.2f}"
 
 
 def profiled(call: Callable[[], object]) -> Profile:
-    """Count the kernels of one call by JAX's profiler."""
+    """Profile one call with JAX's profiler."""
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         with jax.profiler.trace(folder):
@@ -132,13 +132,13 @@ def profiled(call: Callable[[], object]) -> Profile:
 
 
 def rate(precision: str, size: int = 4096) -> float:
-    """Operations a second of float32 products of square matrices, at most ``size`` wide."""
+    """Measure operations per second of float32 products of square matrices up to ``size`` wide."""
     size = min(size, 1024) if jax.devices()[0].platform == "cpu" else size
     return 2 * PRODUCTS * size**3 / products_of(size, precision, 2).median
 
 
 def products_of(size: int, kind: str, repeat: int) -> Timing:
-    """Time products of square matrices: ``bfloat16``, or float32 at a precision."""
+    """Time products of square matrices, in ``bfloat16`` or in float32 at a precision."""
     matrix = jax.random.normal(jax.random.key(0), (size, size))
     precision = None if kind == "bfloat16" else kind
     if kind == "bfloat16":
@@ -154,7 +154,7 @@ def products_of(size: int, kind: str, repeat: int) -> Timing:
 
 
 def products(size: int, repeat: int) -> Found:
-    """Time products of square matrices in each kind of numbers."""
+    """Time products of square matrices at each precision and in bfloat16."""
     found = {}
     for kind in (*PRECISIONS, "bfloat16"):
         timing = products_of(size, kind, repeat)
@@ -165,16 +165,16 @@ def products(size: int, repeat: int) -> Found:
 
 
 def searches(clients: int, selected: int, repeat: int) -> Found:
-    """Time exact search among many clients, and one ``argsort``."""
+    """Time exact search among many clients, and one ``jnp.argsort``."""
     timings = in_turns(exact_calls(clients, selected), repeat, keep_going=True)
     return {f"K = {clients:,}, m = {selected:,}: {name}": cell(timings[name]) for name in timings}
 
 
 def seeds(preset: str, data: Dataset, counts: list[int], rounds: int, repeat: int) -> Found:
-    """Time sweeps of a preset over numbers of seeds, and over one."""
+    """Time sweeps of a preset for each number of seeds, and for one seed."""
     config = presets.PRESETS[preset]()
     config = config.replace(num_rounds=rounds, eval_every=min(config.eval_every, rounds))
-    # Half of the device's memory, or the library's default where the device does not say.
+    # Half of the device's memory in GiB, or 2 if the device does not report it.
     of_device = (jax.devices()[0].memory_stats() or {}).get("bytes_limit", 0)
     limit = of_device / 2**31 or 2.0
 

@@ -1,6 +1,6 @@
-"""Contenders side by side: all processes live, one runs at a time, and they take turns.
+"""Harness that measures contenders side by side in processes that take turns.
 
-Between its turns a process is stopped (SIGSTOP), so that no thread of it can take time from others.
+Between its turns a process is stopped (SIGSTOP), to prevent its threads from slowing down others.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from benchmarks.workloads import (
 )
 
 ROOT = pathlib.Path(__file__).parent.parent
-# Seconds after which an answer is not expected any more.
+# Maximum seconds to wait for an answer.
 PATIENCE = 900
-# Environment variables of the drivers: where they compute.
+# Environment variables that select the drivers' device.
 ON_CPU = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-# Processes that wait, stopped, must leave memory of the device to the others.
+# Stopped processes must leave memory of the device to the others.
 ON_ACCELERATOR = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 _QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -46,15 +46,15 @@ _QUIET = {
 
 
 class DriverError(RuntimeError):
-    """A driver ended or did not answer; the message is the last error that it printed."""
+    """Failure of a driver that ended (with its last printed error) or did not answer."""
 
 
 class Running:
-    """A driver's process."""
+    """Process of a driver."""
 
     def __init__(self, python: pathlib.Path, contender: Contender, where: Mapping[str, str]):
         self._printed = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed with the process
-        # Its own process group, so that signals reach what it starts itself.
+        # A separate process group, for signals to reach the driver's child processes.
         self._process = subprocess.Popen(
             [str(python), "-m", f"benchmarks.drivers.{contender.driver}"],
             stdin=subprocess.PIPE,
@@ -67,7 +67,7 @@ class Running:
         )
 
     def ask(self, do: str, **request: Any) -> dict[str, Any]:
-        """Wake the driver, ask, wait for the answer, and stop it again."""
+        """Wake the driver, send a request, wait for the answer, and stop the driver again."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._signal(signal.SIGCONT)
@@ -84,7 +84,7 @@ class Running:
         return result
 
     def close(self) -> None:
-        """End the process, by force if it does not end by itself."""
+        """End the process, by force if it does not end within 30 seconds."""
         if self._printed.closed:
             return
         self._signal(signal.SIGCONT)
@@ -106,12 +106,12 @@ class Running:
 
 
 class Work(NamedTuple):
-    """Processor seconds of a contender's process, of all its threads.
+    """Processor seconds of a contender's process, summed over its threads.
 
     Attributes:
-      start: from its start to the end of the first run.
-      first: of the first run.
-      later: of each repetition.
+      start: seconds from the start of the process to the end of the first run.
+      first: seconds of the first run.
+      later: seconds of each repetition.
     """
 
     start: float
@@ -120,21 +120,21 @@ class Work(NamedTuple):
 
     @property
     def once(self) -> float:
-        """What the first run took and the later ones did not: tracing and compiling."""
+        """Excess of the first run over the later runs, mostly tracing and compiling."""
         return self.first - statistics.median(self.later)
 
 
 class Measured(NamedTuple):
-    """What was measured of one contender on one workload.
+    """Measurement of one contender on one workload.
 
     Attributes:
-      values: of each repetition; seconds a round.
+      values: value of each repetition, in seconds per round or as reported by the driver.
       warmup: seconds from the start of the process to the end of its first, uncounted run: imports,
         data, compilation.
-      versions: of its packages.
-      failure: why there are no values, or "".
-      work: of the processor; None of a contender that works in other processes than its own.
-      device: what it computed on.
+      versions: versions of the contender's packages.
+      failure: reason for missing values, or "".
+      work: processor seconds; None for a contender that computes in other processes.
+      device: name of the device.
     """
 
     values: list[float]
@@ -146,7 +146,7 @@ class Measured(NamedTuple):
 
     @property
     def median(self) -> float:
-        """Of the values; NaN if there are none."""
+        """Median of the values; NaN without values."""
         return statistics.median(self.values) if self.values else float("nan")
 
 
@@ -160,14 +160,14 @@ def measure(
     """Measure contenders on a workload, in turns.
 
     Args:
-      workload: its name.
+      workload: name of the workload.
       contenders: name -> (Python, contender).
-      repeat: turns of each.
-      say: told about progress.
+      repeat: number of turns of each contender.
+      say: function that reports progress.
       where: environment variables of the drivers, ``ON_CPU`` or ``ON_ACCELERATOR``.
 
     Returns:
-      name -> what was measured; a contender that fails is in it, with the reason.
+      name -> measurement, including failed contenders with the reason.
     """
     rounds = WORKLOADS[workload].rounds
     measured: dict[str, Measured] = {}
@@ -234,8 +234,8 @@ def compare(
     """Play one round from our first weights, on data whose order within a client does not matter.
 
     Returns:
-      (largest move of a weight in our round, name -> largest difference of a weight from ours
-      after the round, or why there is none).
+      (largest change of a weight in our round, name -> largest difference of a weight from ours
+      after the round, or the reason of a failure).
     """
     with tempfile.TemporaryDirectory() as folder:
         data, weights = _files(
@@ -272,7 +272,7 @@ def compare(
 
 
 def largest_difference(a: Weights, b: Weights) -> float:
-    """Largest absolute difference of two models' weights."""
+    """Return the largest absolute difference between the weights of two models."""
     return max(
         float(np.max(np.abs(x - y)))
         for pair in zip(a, b, strict=True)

@@ -1,4 +1,4 @@
-"""What a program is compiled into: kernels, loops and draws, by the line that asks for them."""
+"""Census of compiled programs: kernels by source line, loops and random draws."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Census(NamedTuple):
     """Counts of one compiled program.
 
     Attributes:
-      seconds: of the processor, to compile it.
-      lines: of its optimised code.
-      kernels: fusions, products and the like, each compiled by itself.
-      loops: while loops; each draw of random bits has one on a CPU.
-      draws: threefry calls in the lowered program.
-      lines_of: kernels by the innermost line of this library that they come from.
+      seconds: processor seconds of the compilation.
+      lines: lines of the optimised code.
+      kernels: number of kernels, such as fusions and products.
+      loops: number of while loops. On a CPU, each draw of random bits has one.
+      draws: number of threefry calls in the lowered program.
+      lines_of: number of kernels by their innermost source line in this library.
     """
 
     seconds: float
@@ -47,7 +47,7 @@ class Census(NamedTuple):
 
 
 def steps(config: SimConfig) -> dict[str, Any]:
-    """The lowered programs that ``simulate`` compiles for a config with learning, by name."""
+    """Lower the programs that ``simulate`` compiles for a config with learning, by name."""
     config, data = prepare(config)
     quantities = chosen(None)
     spec = program_spec(config, data, quantities)
@@ -62,7 +62,7 @@ def steps(config: SimConfig) -> dict[str, Any]:
 
 
 def census(lowered: Any) -> Census:
-    """Compile a lowered program and count."""
+    """Compile a lowered program, and count its kernels, loops and draws."""
     with _compiling_anew():
         start = time.process_time()
         text = lowered.compile().as_text()
@@ -86,7 +86,7 @@ def census(lowered: Any) -> Census:
 
 @contextlib.contextmanager
 def _compiling_anew() -> Iterator[None]:
-    """Without JAX's cache, whose programs may name the lines of another copy of the library."""
+    """Disable JAX's cache, whose programs may name lines of another copy of the library."""
     used = jax.config.values["jax_enable_compilation_cache"]
     try:
         jax.config.update("jax_enable_compilation_cache", False)
@@ -98,7 +98,7 @@ def _compiling_anew() -> Iterator[None]:
 
 
 def _instructions(text: str) -> list[tuple[str, str]]:
-    """(computation, instruction) of an optimised program."""
+    """Return the pairs (computation, instruction) of an optimised program."""
     part, found = "", list[tuple[str, str]]()
     for line in text.splitlines():
         if line.endswith("{") and not line.startswith(" "):
@@ -109,7 +109,7 @@ def _instructions(text: str) -> list[tuple[str, str]]:
 
 
 class _Source:
-    """The tables of files and frames that stand at the head of an optimised program."""
+    """Tables of files and frames at the head of an optimised program."""
 
     def __init__(self, text: str) -> None:
         self._tables = collections.defaultdict[str, dict[int, str]](dict)
@@ -121,7 +121,7 @@ class _Source:
                 self._tables[table][int(found[1])] = found[2]
 
     def line_of(self, instruction: str) -> str:
-        """File and line of this library, innermost."""
+        """Return the innermost file and line of this library, or ``elsewhere``."""
         found = re.search(r"stack_frame_id=(\d+)", instruction)
         frame = int(found[1]) if found else 0
         while frame:
@@ -143,7 +143,7 @@ def main(
     preset: Annotated[str, typer.Option(help="Of pause_jax.presets.")] = "digits_small",
     most: Annotated[int, typer.Option(help="Lines to show.", min=0)] = 30,
 ) -> None:
-    """Print the census of the programs of a preset."""
+    """Print a census of the compiled programs of a preset."""
     for name, lowered in steps(getattr(presets, preset)()).items():
         found = census(lowered)
         typer.echo(

@@ -1,4 +1,4 @@
-"""Measure pause_jax beside its peers and write a report.
+"""Measurements of pause_jax and its peers, with a report.
 
 python -m benchmarks peers --workloads W2 --peers torch,fedjax --repeat 3
 """
@@ -58,7 +58,7 @@ def main(
     alone: Annotated[bool, typer.Option(help="Also measure pause_jax alone.")] = True,
     same: Annotated[bool, typer.Option(help="Also check that all compute the same.")] = True,
 ) -> None:
-    """Measure and write the report."""
+    """Measure all contenders, and write the report."""
     load = os.getloadavg()[0]
     names, wanted = listed(workloads, WORKLOADS), listed(peers, environments())
     chosen, missing = gathered(wanted, folder, say)
@@ -104,16 +104,16 @@ def main(
 
 
 def able(workload: str, contenders: Mapping[str, _Started]) -> dict[str, _Started]:
-    """Those that train the networks of a workload."""
+    """Return the contenders that can train the network of a workload."""
     normed = WORKLOADS[workload].normed
     return {name: c for name, c in contenders.items() if c[1].norms or not normed}
 
 
 def listed(text: str, known: Collection[str]) -> list[str]:
-    """The names in a text with commas.
+    """Return the names in a comma-separated text.
 
     Raises:
-      typer.BadParameter: for one that is not known.
+      typer.BadParameter: for an unknown name.
     """
     chosen = [name for name in text.split(",") if name]
     for name in chosen:
@@ -123,5 +123,5 @@ def listed(text: str, known: Collection[str]) -> list[str]:
 
 
 def say(message: str) -> None:
-    """Tell about progress, on standard error."""
+    """Report progress on standard error."""
     typer.echo(message, err=True)

@@ -1,4 +1,4 @@
-"""The report: tables in Markdown, and the targets."""
+"""Report of the benchmarks: tables in Markdown, and the targets."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from benchmarks.timing import Timing
 from benchmarks.workloads import WORKLOADS, flops
 
 MATMUL_NAME = "matrix product"
-# Load average above which others were at work on the machine.
+# Load average above which other programs were running on the machine.
 QUIET = 1.0
-# Weights after one round from the same start differ by at most this.
+# Tolerated difference of weights after one round from the same start.
 SAME = 1e-4
 
 
 class Target(NamedTuple):
-    """On ``workload``, the fastest of ``peers`` takes at least ``ratio`` times as long as we do."""
+    """Target for ``workload``: the fastest of ``peers`` takes at least ``ratio`` times our time."""
 
     workload: str
     peers: tuple[str, ...]
@@ -39,9 +39,9 @@ TARGETS = (
     Target("W4", ("PyTorch loop",), 1.2),
     Target("W4", ("PyTorch channels_last",), 1.0),
 )
-# Workload whose training is to reach this share of the matrix-product rate.
+# Workload, and the share of the matrix-product rate that its training should reach.
 SHARE_TARGET = ("W3", 0.5)
-# Run times of one seed that 32 seeds may take.
+# Maximum time of 32 seeds, in multiples of the time of one seed.
 SEEDS_TARGET = 8.0
 
 
@@ -52,14 +52,14 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def ratios(measured: Mapping[str, Measured], peer: str) -> list[float]:
-    """Peer's seconds by ours, of each turn; empty if either has none."""
+    """Return the peer's seconds divided by ours in each turn; empty if either is missing."""
     if not (measured.get(peer) and measured.get(OURS)):
         return []
     return [a / b for a, b in zip(measured[peer].values, measured[OURS].values, strict=False)]
 
 
 def shares(measured: Mapping[str, Measured], workload: str, name: str) -> list[float]:
-    """Share of the machine's matrix-product rate that training reached, of each turn."""
+    """Return the share of the machine's matrix-product rate that training reached, by turn."""
     if MATMUL_NAME not in measured:
         return []
     pairs = zip(measured[name].values, measured[MATMUL_NAME].values, strict=False)
@@ -67,7 +67,7 @@ def shares(measured: Mapping[str, Measured], workload: str, name: str) -> list[f
 
 
 def training(workload: str, measured: Mapping[str, Measured], missing: Mapping[str, str]) -> str:
-    """A workload's section."""
+    """Return the section of a workload."""
     rows, notes = [], []
     for name in CONTENDERS:
         found = measured.get(name)
@@ -100,7 +100,7 @@ def training(workload: str, measured: Mapping[str, Measured], missing: Mapping[s
 
 
 def started(found: Measured, *, compiles: bool) -> list[str]:
-    """The processor seconds of a start: those of compiling, and the rest."""
+    """Return the processor seconds of a start in two cells: compiling, and the rest."""
     if found.work is None:
         return ["-", "-"]
     once = found.work.once if compiles else 0.0
@@ -108,7 +108,7 @@ def started(found: Measured, *, compiles: bool) -> list[str]:
 
 
 def same_result(workload: str, moved: float, differences: Mapping[str, float | str]) -> str:
-    """Who computes what we compute."""
+    """Return a section that compares the peers' weights after one round with ours."""
     head = ["after one round", "largest difference of a weight"]
     rows = [
         [name, f"{found:.1e} {_ok(found <= SAME)}" if isinstance(found, float) else found]
@@ -122,7 +122,7 @@ def targets(
     measured: Mapping[str, Mapping[str, Measured]],
     seeds: tuple[str, Mapping[str, Timing]] | None,
 ) -> str:
-    """All targets, each ok, below, or not measured."""
+    """Return the section of targets, each ok, below, or not measured."""
     rows = []
     for target in TARGETS:
         found = measured.get(target.workload, {})
@@ -144,7 +144,7 @@ def targets(
 
 
 def alone(title: str, what: str, timings: Mapping[str, Timing], unit: str = "run") -> str:
-    """A section on pause_jax alone; ratios are to the first row."""
+    """Return a section on pause_jax alone, with ratios to the first row."""
     first = next(iter(timings.values())).median
     rows = [
         [name, f"{t.median:.3g}", f"{t.median / first:.2f}", f"{t.first - t.median:.1f}"]
@@ -155,7 +155,7 @@ def alone(title: str, what: str, timings: Mapping[str, Timing], unit: str = "run
 
 
 def seeds_section(preset: str, timings: Mapping[str, Timing]) -> str:
-    """Sweep throughput against the number of seeds."""
+    """Return a section on the throughput of sweeps by number of seeds."""
     one = timings["1"].median
     rows = [
         [n, f"{t.median:.3g}", f"{int(n) / t.median:.2f}", f"{t.median / one:.2f}",
@@ -167,7 +167,7 @@ def seeds_section(preset: str, timings: Mapping[str, Timing]) -> str:
 
 
 def machine(versions: Mapping[str, str], repeat: int, load: float) -> str:
-    """What it ran on; ``load`` is the load average before the first turn."""
+    """Describe the machine; ``load`` is the load average before the first turn."""
     cpu = platform.machine()
     info = pathlib.Path("/proc/cpuinfo")
     if info.is_file():

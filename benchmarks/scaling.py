@@ -1,4 +1,4 @@
-"""pause_jax alone: a whole run, sweeps against one run, and growth with K, m and devices."""
+"""Speed of pause_jax alone: whole runs, sweeps, and scaling with K, m and devices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _simulations(configs: Mapping[str, SimConfig]) -> dict[str, Callable[[], obj
 
 
 def whole_run(data_dir: str | None, repeat: int) -> dict[str, Timing]:
-    """Presets from start to end: digits_small, and mnist_small if its data are there."""
+    """Time whole runs of digits_small, and of mnist_small if its data are available."""
     configs = {"digits_small": presets.digits_small()}
     if data_dir is not None:
         configs["mnist_small"] = presets.mnist_small(data_dir=data_dir)
@@ -34,7 +34,7 @@ def whole_run(data_dir: str | None, repeat: int) -> dict[str, Timing]:
 
 
 def seeds(data_dir: str | None, repeat: int) -> tuple[str, dict[str, Timing]]:
-    """Sweeps over numbers of seeds: of mnist_small if its data are there, else of digits_small."""
+    """Time sweeps by number of seeds: mnist_small if its data are available, else digits_small."""
     config = presets.digits_small()
     if data_dir is not None:
         config = presets.mnist_small(data_dir=data_dir)
@@ -48,7 +48,7 @@ def _sweep_of(config: SimConfig, count: int) -> Callable[[], object]:
 
 
 def devices(repeat: int) -> dict[str, Timing]:
-    """A sweep of 16 seeds of digits_small on numbers of CPU devices, each in its own process."""
+    """Time a sweep of 16 seeds of digits_small by number of CPU devices, one process each."""
     found = {}
     for count in DEVICES:
         command = [sys.executable, "-m", "benchmarks", "sweep-on-devices", str(count), str(repeat)]
@@ -58,21 +58,21 @@ def devices(repeat: int) -> dict[str, Timing]:
 
 
 def sweep_on_devices(count: int, repeat: int) -> None:
-    """Time the sweep of :func:`devices` on a number of CPU devices, and print it as JSON."""
+    """Time the sweep of :func:`devices` on ``count`` CPU devices, and print the result as JSON."""
     jax.config.update("jax_num_cpu_devices", count)
     call = _sweep_of(presets.digits_small(), 16)
     typer.echo(json.dumps(in_turns({"": call}, repeat)[""]))
 
 
 def clients(repeat: int, rounds: int = 100) -> dict[str, Timing]:
-    """PAUSE without learning for numbers of clients K, m = 25."""
+    """Time PAUSE without learning by number of clients K, with m = 25."""
     config = SimConfig(num_selected=25, num_rounds=rounds, track_regret=False, learning=None)
     configs = {f"{k:,}": config.replace(num_clients=k) for k in CLIENTS}
     return in_turns(_simulations(configs), repeat)
 
 
 def cohorts(repeat: int) -> dict[str, Timing]:
-    """digits_small with 64 clients for numbers of clients a round m."""
+    """Time digits_small with 64 clients by number of clients per round m."""
     config = presets.digits_small("random").replace(num_clients=64)
     configs = {str(m): config.replace(num_selected=m) for m in COHORTS}
     return in_turns(_simulations(configs), repeat)

@@ -18,13 +18,13 @@ from pause_jax.bandit.search import Problem, anneal, exact
 
 EXACT = ((100_000, 100, 31), (1_000_000, 1000, 9))  # K, m, repeats
 CHAINS = ((1, 9), (100, 5), (1000, 3))  # chains, repeats
-# K, m, steps and the seconds that one chain takes the authors' program, recorded on another
-# machine; it was stopped after 60 s in the large network.
+# K, m, steps, and the seconds of one chain in the authors' program, recorded on another machine. In
+# the large network it was stopped after 60 s.
 ANNEALING = ((30, 5, 500, 0.86), (300, 15, 3000, 60.0))
 
 
 def rows() -> list[dict[str, Any]]:
-    """Measure everything: a row for each exact search and for each number of chains."""
+    """Measure all searches: one row per exact search and per number of chains."""
     return [
         *(row for setting in EXACT for row in exact_rows(*setting)),
         *(row for setting in ANNEALING for row in annealing_rows(*setting)),
@@ -32,7 +32,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 def exact_calls(num_clients: int, num_selected: int) -> dict[str, Callable[[], object]]:
-    """Calls of one ``jnp.argsort`` and of exact search with ties by number and at random."""
+    """Return calls of one ``jnp.argsort`` and of exact search, ties by number and at random."""
     index_key, weight_key, key = jax.random.split(jax.random.key(0), 3)
     index = jax.random.normal(index_key, (num_clients,))
     weight = jax.random.normal(weight_key, (num_clients,)) / num_selected
@@ -49,11 +49,11 @@ def exact_calls(num_clients: int, num_selected: int) -> dict[str, Callable[[], o
 
 
 def exact_rows(num_clients: int, num_selected: int, repeats: int) -> list[dict[str, Any]]:
-    """Exact search with and without a key against ``jnp.argsort`` of the same index.
+    """Time exact search with and without a key, and ``jnp.argsort`` of the same index.
 
-    ``bytes_per_second`` counts what no such search can avoid, over the time of the whole search:
-    index and weight read once, 8 bytes a client, and a merge sort of keys and numbers that reads
-    and writes them, 8 bytes a client, 12 with random lots, in each of ceil(log2 K) passes.
+    ``bytes_per_second`` is the unavoidable memory traffic over the time of the whole search. Index
+    and weight are read once (8 bytes per client). A merge sort of keys and numbers reads and writes
+    8 bytes per client, or 12 with random tie-breaks, in each of ceil(log2 K) passes.
     """
     timings = in_turns(exact_calls(num_clients, num_selected), repeats)
     sort_seconds = timings["argsort"].median
@@ -78,7 +78,7 @@ def exact_rows(num_clients: int, num_selected: int, repeats: int) -> list[dict[s
 def annealing_rows(
     num_clients: int, num_selected: int, steps: int, authors_seconds: float
 ) -> list[dict[str, Any]]:
-    """Annealing steps per second of all chains together, for each number of chains."""
+    """Measure annealing steps per second of all chains together, by number of chains."""
     index_key, terms_key, key = jax.random.split(jax.random.key(1), 3)
     problem = Problem(
         jax.random.normal(index_key, (num_clients,)),
@@ -113,12 +113,12 @@ def annealing_rows(
 
 
 def main() -> None:
-    """Print the speed of exact search beside one argsort, and of annealing."""
+    """Print the speed of exact search, compared with one argsort, and of annealing."""
     typer.echo(section())
 
 
 def section() -> str:
-    """Return the section of the report: one table for each kind of search."""
+    """Return the section of the report, with one table per kind of search."""
     lines = ["## Selection"]
     for name, group in itertools.groupby(rows(), key=lambda row: row["benchmark"]):
         found = [{k: v for k, v in row.items() if k != "benchmark"} for row in group]

@@ -1,4 +1,4 @@
-"""What a server step costs beside a round of as many clients: MNIST, measured in turns."""
+"""Cost of a server step compared with a round of equally many clients, on MNIST."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def main(
     turns: int = 7,
     steps: int = 200,
 ) -> None:
-    """Print milliseconds of a round of 10 clients, of a step with C = 50 and B = 10, the ratio."""
+    """Print processor ms of a round of 10 clients and a step with C = 50, B = 10, and the ratio."""
     key, base = jax.random.key(0), presets.mnist_small(policy, data_dir=data_dir)
     rounds = base.replace(
         num_clients=100, num_selected=10, num_rounds=steps, eval_every=steps, track_regret=False

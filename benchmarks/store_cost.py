@@ -1,7 +1,7 @@
-"""What a store costs: a sweep with one and the same sweep without, in turns.
+"""Cost of a store: sweeps with a store and without one, measured in turns.
 
-The middle of a chunk is saved every second, sixty times as often as by default, so that saving
-shows in the seconds.
+Unfinished chunks are saved every second, sixty times as often as by default, to make the cost of
+saving visible.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TURNS = 9
 
 
 class Setting(NamedTuple):
-    """A sweep to measure."""
+    """Setting of a measured sweep."""
 
     title: str
     configs: dict[str, SimConfig]
@@ -30,7 +30,7 @@ class Setting(NamedTuple):
 
 
 def settings(turns: int = TURNS) -> Iterator[Setting]:
-    """Yield the demo's training, the same with more rounds, and a bandit alone."""
+    """Yield the demo's training, the same training with more rounds, and a bandit-only sweep."""
     short, long = (4, 8) if turns < TURNS else (200, 2000)
     names = ("pause", "random")
     demo = {name: presets.digits_small(name).replace(num_rounds=short) for name in names}
@@ -43,7 +43,7 @@ def settings(turns: int = TURNS) -> Iterator[Setting]:
 
 
 def cost(setting: Setting, turns: int) -> tuple[float, float]:
-    """Return the median seconds of a sweep without a store and with one."""
+    """Return the median seconds of a sweep without a store and with a store."""
     keys = jax.random.split(jax.random.key(0), setting.seeds)
 
     def play(*, stored: bool) -> None:
@@ -57,7 +57,7 @@ def cost(setting: Setting, turns: int) -> tuple[float, float]:
 
 
 def main(turns: Annotated[int, typer.Option(help="Turns that count.", min=1)] = TURNS) -> None:
-    """Print the seconds of sweeps with a store and without."""
+    """Print the seconds of sweeps without and with a store."""
     checkpoint.SAVE_EVERY = 1.0
     for setting in settings(turns):
         without, stored = cost(setting, turns)

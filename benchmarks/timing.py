@@ -1,4 +1,4 @@
-"""Calls of this process timed in turns."""
+"""Timing of calls in this process, in turns."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Timing(NamedTuple):
     """Seconds of a call.
 
     Attributes:
-      first: of the first call, which compiles and reads the data.
-      later: of each later call.
-      failure: why there are none, or "".
+      first: seconds of the first call, which compiles and reads the data.
+      later: seconds of each later call.
+      failure: reason for missing seconds, or "".
     """
 
     first: float
@@ -27,7 +27,7 @@ class Timing(NamedTuple):
 
     @property
     def median(self) -> float:
-        """Median of the later calls; NaN if there are none."""
+        """Median of the later calls; NaN without later calls."""
         return statistics.median(self.later) if self.later else float("nan")
 
 
@@ -38,13 +38,13 @@ def in_turns(
     clock: Callable[[], float] = time.perf_counter,
     keep_going: bool = False,
 ) -> dict[str, Timing]:
-    """Time calls in turns: each once, to compile, and then ``repeat`` times.
+    """Time calls in turns: once each to compile, then ``repeat`` times.
 
     Args:
-      calls: by name; what they return is waited for.
-      repeat: number of turns that count.
+      calls: functions by name, timed until their results are ready.
+      repeat: number of turns after the first call.
       clock: ``time.process_time`` for processor seconds.
-      keep_going: give a call that fails a ``failure`` and leave it out of later turns.
+      keep_going: whether to record the ``failure`` of a call and skip its later turns.
 
     Returns:
       Timings by name.

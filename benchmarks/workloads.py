@@ -1,8 +1,8 @@
-"""What every contender computes: networks, data, first weights. Only NumPy is needed here.
+"""Workloads of all contenders: networks, data and first weights. This module needs only NumPy.
 
-A round takes the next ``cohort`` clients in cyclic order. Each makes one pass over its own samples
-with a fresh optimiser, from the global model; the mean of the updates is added to it. Training is
-float32 without privacy noise, and nothing is evaluated between rounds. Pixels become x / 127.5 - 1.
+A round selects the next ``cohort`` clients in cyclic order. Each client makes one pass over its
+samples with a fresh optimiser, starting from the global model. The mean update is added to the
+global model. Training is float32 without privacy noise or evaluations. Pixels become x / 127.5 - 1.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ Weights = list[tuple[np.ndarray, np.ndarray]]
 
 
 class Workload(NamedTuple):
-    """One workload.
+    """Workload of a measurement.
 
     Attributes:
-      summary: in a few words, for the report.
-      clients, samples, shape: K, samples of each client, shape of a sample (uint8, channels last).
-      cohort, batch: clients of a round, samples of a local step.
-      optimizer, learning_rate: of the clients, ``adam`` or ``sgd``.
-      layers: ``("conv", width)`` is 3 x 3 without padding, ``("dense", width)``, ``("pool", 2)`` is
-        a maximum, ``("norm", 0)`` a batch norm. relu follows every convolution and dense layer but
-        the last.
-      rounds: of one measurement.
+      summary: short description for the report.
+      clients, samples, shape: K, samples per client, shape of a sample (uint8, channels last).
+      cohort, batch: clients per round, samples per local step.
+      optimizer, learning_rate: optimiser of the clients (``adam`` or ``sgd``), and its rate.
+      layers: ``("conv", width)`` is a 3 x 3 convolution without padding, ``("dense", width)`` a
+        dense layer, ``("pool", 2)`` max pooling and ``("norm", 0)`` a batch norm. A relu follows
+        every convolution and dense layer except the last.
+      rounds: rounds per measurement.
     """
 
     summary: str
@@ -44,7 +44,7 @@ class Workload(NamedTuple):
 
     @property
     def normed(self) -> bool:
-        """Whether its network has batch norms."""
+        """Whether the network has batch norms."""
         return ("norm", 0) in self.layers
 
     @property
@@ -53,21 +53,22 @@ class Workload(NamedTuple):
         return math.ceil(self.samples / self.batch)
 
     def cohort_of(self, round: int) -> list[int]:
-        """Clients of a round, counted from 0."""
+        """Return the clients of a round; rounds are counted from 0."""
         return [(round * self.cohort + i) % self.clients for i in range(self.cohort)]
 
     def rows(self, client: int) -> slice:
-        """Where a client's samples are."""
+        """Return the rows of a client's samples."""
         return slice(client * self.samples, (client + 1) * self.samples)
 
 
 class Layer(NamedTuple):
-    """A layer with weights.
+    """Layer with weights.
 
     Attributes:
-      kernel: shape, HWIO for ``conv``, [in, out] for ``dense``, of the scales for ``norm``.
-      positions: outputs that share the kernel.
-      image: (h, w, c) that was flattened into this dense layer's input, else None.
+      kind: ``conv``, ``dense`` or ``norm``.
+      kernel: shape of the kernel, HWIO for ``conv`` and [in, out] for ``dense``, or of the scales.
+      positions: number of outputs that share the kernel; 0 for ``norm``.
+      image: (h, w, c) of the image that this dense layer flattens, otherwise None.
     """
 
     kind: str
@@ -107,8 +108,8 @@ WORKLOADS = {
         "30 clients of 1,333 images, cnn3 with batch norm, 5 clients a round, 67 Adam steps",
         *(30, 1333, _COLOURS, 5, 20, "adam", 1e-3, _CNN3_NORMED, 1),
     ),
-    # Batch norm of equal samples has no spread, and Adam's first step only signs. So W4's model is
-    # compared after one SGD step on all of a client's samples, whose order does not matter either.
+    # Equal samples have no spread for batch norm, and Adam's first step depends only on signs. So
+    # W4's model is compared after one SGD step on all samples of a client, in any order.
     "W4_step": Workload(
         "10 clients of 20 images, cnn3 with batch norm, 5 clients a round, one SGD step",
         *(10, 20, _COLOURS, 5, 20, "sgd", 0.1, _CNN3_NORMED, 1),
@@ -122,7 +123,7 @@ WORKLOADS = {
 
 
 def weighted_layers(workload: Workload) -> list[Layer]:
-    """The layers with weights, in order."""
+    """Return the layers with weights, in order."""
     height, width, channels = workload.shape
     size, layers = 0, []
     for kind, parameter in workload.layers:
@@ -144,13 +145,13 @@ def weighted_layers(workload: Workload) -> list[Layer]:
 
 
 def flops(workload: Workload) -> float:
-    """Floating point operations of a round: forward passes times three (forward, two gradients)."""
+    """Count floating point operations of a round, a gradient as twice the forward pass."""
     forward = sum(2 * math.prod(x.kernel) * x.positions for x in weighted_layers(workload))
     return 3.0 * forward * workload.samples * workload.cohort
 
 
 def first_weights(workload: Workload) -> Weights:
-    """Kernels and biases, uniform in +-1 / sqrt(fan in); of a norm, ones and zeros."""
+    """Draw kernels and biases, uniform in +-1 / sqrt(fan in); norms get ones and zeros."""
     rng, weights = np.random.default_rng(1), []
     for layer in weighted_layers(workload):
         if layer.kind == "norm":
@@ -166,8 +167,8 @@ def first_weights(workload: Workload) -> Weights:
 def write_data(workload: Workload, path: pathlib.Path, *, one_sample_each: bool = False) -> None:
     """Write seeded random images and labels as uint8 and int32.
 
-    With ``one_sample_each`` all samples of a client are the same. Then the order in which it visits
-    them does not matter, and all contenders must get the same model.
+    With ``one_sample_each``, all samples of a client are equal. Their order then does not matter,
+    and all contenders must obtain the same model.
     """
     rng = np.random.default_rng(0)
     count = workload.clients * workload.samples
@@ -180,7 +181,7 @@ def write_data(workload: Workload, path: pathlib.Path, *, one_sample_each: bool 
 
 
 def read_data(path: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images [K n, h, w, c] and labels [K n]; client k holds ``workload.rows(k)``."""
+    """Read images [K n, h, w, c] and labels [K n]; client k holds ``workload.rows(k)``."""
     with np.load(path) as file:
         return file["x"], file["y"]
 
@@ -191,7 +192,7 @@ def write_weights(weights: Weights, path: str | pathlib.Path) -> None:
 
 
 def read_weights(path: str | pathlib.Path) -> Weights:
-    """Read what ``write_weights`` wrote."""
+    """Read the weights that ``write_weights`` wrote."""
     with np.load(path) as file:
         arrays = [file[f"arr_{i}"] for i in range(len(file.files))]
     return list(zip(arrays[::2], arrays[1::2], strict=True))

@@ -1,1 +1,1 @@
-"""Experiments: one folder a figure or a set of recorded runs, each with its expected numbers."""
+"""Experiments, one folder per figure or set of recorded runs, each with its expected numbers."""

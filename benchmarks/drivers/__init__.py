@@ -1,1 +1,1 @@
-"""One thin driver a contender. Each runs as a process in the contender's own environment."""
+"""Drivers, one per contender, each a process in the contender's environment."""

@@ -1,4 +1,4 @@
-"""FedJAX: its federated_averaging on its jit backend, with a Haiku network."""
+"""FedJAX driver: ``federated_averaging`` on the jit backend, with a Haiku network."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-# FedJAX 0.0.17 calls it by the name that it had in 2023.
+# FedJAX 0.0.17 uses the name of 2023.
 jax.tree_map = jax.tree.map  # type: ignore[attr-defined]
 import fedjax  # noqa: E402
 
@@ -32,7 +32,7 @@ def _network(workload: Workload, x: jax.Array) -> jax.Array:
 
 
 class FedJax:
-    """FedAvg by FedJAX."""
+    """FedAvg in FedJAX."""
 
     def __init__(self, workload: Workload, data: str, weights: str, variant: str):
         self.workload, self.round = workload, 0
@@ -49,7 +49,7 @@ class FedJax:
                 outputs, batch["y"]
             ),
         )
-        # Without dropout the key is not used, so no time is spent on it.
+        # Without dropout the model needs no key, which would cost time.
         optimizer = {"adam": fedjax.optimizers.adam, "sgd": fedjax.optimizers.sgd}
         self.algorithm = fedjax.algorithms.fed_avg.federated_averaging(
             fedjax.model_grad(model),
@@ -57,7 +57,7 @@ class FedJax:
             fedjax.optimizers.sgd(1.0),
             fedjax.ShuffleRepeatBatchHParams(batch_size=workload.batch, num_epochs=1),
         )
-        # Only the names: first weights of its own would be compiled, and not be used.
+        # Get only the names: initial weights would cost a compilation and be discarded.
         self.names = list(jax.eval_shape(model.init, jax.random.PRNGKey(0)))
         self.state = self.algorithm.init(
             {

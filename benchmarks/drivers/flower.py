@@ -1,7 +1,7 @@
-"""Flower: its simulation engine (Ray) with PyTorch clients.
+"""Flower driver: the simulation engine (Ray) with PyTorch clients.
 
-Models are serialised and sent to processes and back, which the other contenders do not do. Starting
-the engine and its first round are not counted.
+Unlike the other contenders, Flower serialises models and sends them to processes and back. The
+start of the engine and its first round are not counted.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class RoundRobin(FedAvg):
         replies = list(replies)
         errors = [reply.error.reason for reply in replies if reply.has_error()]
         if errors or len(replies) < self.workload.cohort:
-            # Flower would go on without them.
+            # Flower would continue without the missing replies.
             raise RuntimeError(f"{len(replies)} replies, errors: {errors[:1]}")
         return super().aggregate_train(server_round, replies)
 
 
 class Flower:
-    """Each measurement starts the engine, plays a round that is not counted, and stops it."""
+    """Engine that each measurement starts, warms up with an uncounted round, and stops."""
 
-    # Its clients are given none of an accelerator.
+    # The clients have no share of an accelerator.
     device = "cpu"
 
     def __init__(self, workload: Workload, data: str, weights: str, variant: str):
@@ -69,12 +69,12 @@ class Flower:
         return self._play(rounds + 1) / rounds
 
     def weights(self) -> Weights:
-        """The model after the first round."""
+        """Play one round, and return the global model."""
         self._play(1)
         return from_torch(self.workload, list(self.model.parameters()))
 
     def _play(self, rounds: int) -> float:
-        """Seconds of all rounds after the first."""
+        """Play rounds, and return the seconds of all but the first."""
         ends: list[float] = []
         server_app = ServerApp()
 

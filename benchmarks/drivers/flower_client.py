@@ -1,4 +1,4 @@
-"""Flower's client, in a module of its own: Ray's processes import it by name."""
+"""Client app of Flower, in a separate module that Ray's processes import by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ client_app = ClientApp()
 
 @functools.cache
 def _loaded(name: str, data: str, weights: str) -> tuple[Workload, Clients, nn.Module]:
-    """What one of Ray's processes keeps from client to client."""
+    """Load the workload, data and model that a process of Ray keeps for all clients."""
     workload = WORKLOADS[name]
     clients = Clients(workload, *read_data(data), channels_last=False)
     return workload, clients, build(workload, read_weights(weights))

@@ -1,4 +1,4 @@
-"""The machine's float32 matrix-product rate: the best of three sizes, in jitted JAX."""
+"""Matrix-product rate of the machine in float32: the best of three sizes, in jitted JAX."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from benchmarks.drivers.protocol import serve
 from benchmarks.workloads import Weights, Workload
 
 SIZES = (512, 1024, 2048)
-# Products of a measurement at size 1024; other sizes get the same number of operations.
+# Products per measurement at size 1024; other sizes use the same number of operations.
 REPEATS = 32
 
 
 class MatMul:
-    """Reports floating point operations a second."""
+    """Driver that reports floating point operations per second."""
 
     def __init__(self, workload: Workload, data: str, weights: str, variant: str):
         self.device = jax.devices()[0].device_kind

@@ -1,7 +1,7 @@
-"""pause_jax: the public ``simulate``, compiled for the rounds of one measurement.
+"""Driver of pause_jax: the public ``simulate``, compiled for the rounds of one measurement.
 
-A variant is a form of the convolution (``products``, ``xla``), or a kind of number in which a Flax
-module of one's own computes (``float32``, ``bfloat16``): the library's models have float32 alone.
+A variant is a form of convolution (``products``, ``xla``), or the dtype of a custom Flax module
+(``float32``, ``bfloat16``), because the library's models support only float32.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pause_jax.learning import Cnn2, Cnn3, Dataset, FlaxModel, Iid, Learning, Ml
 from pause_jax.policies import RoundRobin
 from pause_jax.privacy import NoPrivacy
 
-# Test samples: there must be some, and they are evaluated once, at the end.
+# Number of test samples. The library needs at least one, and evaluates them once, at the end.
 NUM_TEST = 10
 
 
 class Blocks(Iid):
-    """Client k holds the k-th block of samples, as for all contenders."""
+    """Partition in which client k holds the k-th block of samples, as for all contenders."""
 
     name: ClassVar[str] = "blocks"
     summary: ClassVar[str] = "equal shares in the order of the data"
@@ -38,15 +38,15 @@ class Blocks(Iid):
         return jnp.arange(size * num_clients), jnp.full(num_clients, size, jnp.int32)
 
 
-# Uniform in +-1 / sqrt(fan in), as all first weights are.
+# Uniform in +-1 / sqrt(fan in), like all first weights.
 _FIRST = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 
 
 class Network(nn.Module):
-    """A workload's network in Flax; weights, their updates and the outputs are float32."""
+    """Network of a workload in Flax; weights, updates and outputs are float32."""
 
     layers: tuple[tuple[str, int], ...]
-    kind: str  # of the numbers in which it computes
+    kind: str  # dtype of the computation
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -65,7 +65,7 @@ class Network(nn.Module):
 
 
 def model_of(workload: Workload, variant: str = "") -> Model:
-    """Our model of a workload's network; without a variant, as the backend does best."""
+    """Return our model of a workload's network; without a variant, in the backend's best form."""
     if variant in ("float32", "bfloat16"):
         return FlaxModel.of(Network, layers=workload.layers, kind=variant)
     dense = tuple(width for kind, width in workload.layers if kind == "dense")
@@ -82,7 +82,7 @@ def model_of(workload: Workload, variant: str = "") -> Model:
 def config_of(
     workload: Workload, model: Model, rounds: int, learning_rate: float
 ) -> pause_jax.SimConfig:
-    """Rounds of a workload with a model of its network."""
+    """Return the config of rounds of a workload with a model of its network."""
     return pause_jax.SimConfig(
         num_clients=workload.clients,
         num_selected=workload.cohort,
@@ -103,7 +103,7 @@ def config_of(
 
 
 class Pause:
-    """Every measurement simulates from round 1; first weights come from the key."""
+    """Driver that simulates from round 1 in each measurement; the key draws first weights."""
 
     def __init__(self, workload: Workload, data: str, weights: str, variant: str):
         self.workload, self.key = workload, jax.random.key(0)
@@ -123,7 +123,7 @@ class Pause:
 
     def weights(self) -> Weights:
         if self.variables is None:
-            # A step this small changes no float32 weight: it shows the first weights.
+            # A step this small changes no float32 weight, and thus reveals the first weights.
             self.variables = self._simulate(1, learning_rate=1e-30).variables
         layers = (layer for _, layer in sorted(self.variables["params"].items()))
         norms = (norm for _, norm in sorted(self.variables.get("clear", {}).items()))

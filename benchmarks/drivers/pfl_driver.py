@@ -1,6 +1,6 @@
-"""pfl-research: its FederatedAveraging on its SimulatedBackend, with PyTorch.
+"""Driver of pfl-research: ``FederatedAveraging`` on ``SimulatedBackend``, with PyTorch.
 
-pfl visits a user's samples in the order in which they are stored, so it does not shuffle.
+pfl visits the samples of a user in stored order, without shuffling.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from benchmarks.workloads import Weights, Workload, read_data, read_weights
 
 
 class Pfl:
-    """FedAvg by pfl; metrics are computed in the very first round only (warm-up)."""
+    """FedAvg in pfl, with metrics only in the first round of the warm-up."""
 
     def __init__(self, workload: Workload, data: str, weights: str, variant: str):
         self.workload, self.rounds, self.device = workload, 0, device_name()
@@ -54,7 +54,7 @@ class Pfl:
         self.algorithm = FederatedAveraging()
 
     def run(self, rounds: int) -> None:
-        # The algorithm counts its iterations, and a new run goes on from the last one.
+        # The algorithm counts its iterations, and a new run continues from the last one.
         self.rounds += rounds
         self.algorithm.run(
             algorithm_params=NNAlgorithmParams(

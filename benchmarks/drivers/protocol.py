@@ -1,7 +1,7 @@
-"""How the harness talks to a driver: one JSON object a line, on standard input and output.
+"""Protocol between harness and driver: one JSON object per line, on standard input and output.
 
-``{"do": "setup", ...}`` once, then ``{"do": "run", "rounds": n}`` answers seconds a round, with the
-processor seconds of all threads that the run took and that the process has taken so far, and
+``{"do": "setup", ...}`` comes first. ``{"do": "run", "rounds": n}`` returns the seconds per round,
+and the processor seconds (over all threads) of the run and of the process so far.
 ``{"do": "save", "path": p}`` writes the global model. End of input ends the driver.
 """
 
@@ -19,29 +19,30 @@ from benchmarks.workloads import WORKLOADS, Weights, Workload, write_weights
 
 
 class Driver(Protocol):
-    """A contender with a workload loaded.
+    """Contender with a loaded workload.
 
     Attributes:
-      device: what it computes on; ``cpu``, or the name of an accelerator.
+      device: ``cpu``, or the name of an accelerator.
     """
 
     device: str
 
     def run(self, rounds: int) -> float | None:
-        """Play rounds. Returns the value to report instead of the measured seconds a round."""
+        """Play rounds, and return a value to report instead of the seconds per round, or None."""
 
     def weights(self) -> Weights:
-        """The global model."""
+        """Return the weights of the global model."""
 
 
 def serve(make: Callable[[Workload, str, str, str], Driver], *packages: str) -> None:
     """Answer the harness until it closes the pipe.
 
     Args:
-      make: from (workload, path of the data, path of the first weights, variant) to a driver.
-      packages: whose versions are reported.
+      make: function of (workload, path of the data, path of the first weights, variant) that
+        returns a driver.
+      *packages: packages whose versions are reported.
     """
-    # What the contender prints must not get between the answers.
+    # The contender's prints must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     driver: Driver | None = None

@@ -1,4 +1,4 @@
-"""PyTorch with torch.func: the clients of a cohort side by side, by vmap over stacked weights."""
+"""Driver of PyTorch with torch.func: a cohort side by side, by vmap over stacked weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain PyTorch: one client after the other, one batch after the other."""
+"""Driver of plain PyTorch: one client after the other, one batch after the other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.workloads import Weights, Workload, read_data, read_weights
 
 
 class TorchLoop:
-    """FedAvg as a loop; the variant ``channels_last`` stores images and kernels that way."""
+    """FedAvg as a loop; variant ``channels_last`` sets the memory format of images and kernels."""
 
     def __init__(self, workload: Workload, data: str, weights: str, variant: str):
         channels_last = variant == "channels_last"

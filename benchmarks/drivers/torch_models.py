@@ -1,4 +1,4 @@
-"""The workloads' networks in PyTorch, and weights to and from the common layout."""
+"""Networks of the workloads in PyTorch, and conversion of weights to the common layout."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def device_name() -> str:
-    """The name of DEVICE, for the report."""
+    """Return the name of ``DEVICE`` for the report."""
     return torch.cuda.get_device_name() if DEVICE.type == "cuda" else "cpu"
 
 
 def finish() -> None:
-    """Wait until all is computed that was asked for."""
+    """Wait until the device has finished all computations."""
     if DEVICE.type == "cuda":
         torch.cuda.synchronize()
 
 
 def build(workload: Workload, weights: Weights) -> nn.Sequential:
-    """The network with these weights; it takes [B, c, h, w]."""
+    """Build a network with these weights, for inputs [B, c, h, w]."""
     layers, flat = [], False
     shapes = iter(weighted_layers(workload))
     for kind, parameter in workload.layers:
@@ -36,7 +36,7 @@ def build(workload: Workload, weights: Weights) -> nn.Sequential:
             layers.append(nn.Conv2d(kernel[2], kernel[3], 3))
         elif kind == "norm":
             norm = nn.BatchNorm1d if flat else nn.BatchNorm2d
-            # After the relu, which stands behind a pooling too: the maximum is the same.
+            # The norm follows the relu, which commutes with max pooling.
             layers.append(norm(*kernel))
             continue
         else:
@@ -53,7 +53,7 @@ def build(workload: Workload, weights: Weights) -> nn.Sequential:
 
 
 def to_torch(workload: Workload, weights: Weights) -> list[Tensor]:
-    """Parameters in the order of ``model.parameters()``."""
+    """Convert weights to parameters in the order of ``model.parameters()``."""
     parameters = []
     for layer, (kernel, bias) in zip(weighted_layers(workload), weights, strict=True):
         if layer.kind == "conv":
@@ -69,7 +69,7 @@ def to_torch(workload: Workload, weights: Weights) -> list[Tensor]:
 
 
 def from_torch(workload: Workload, parameters: list[Tensor]) -> Weights:
-    """The inverse of ``to_torch``."""
+    """Convert parameters to weights, the inverse of ``to_torch``."""
     arrays = [parameter.detach().cpu().numpy() for parameter in parameters]
     weights = []
     for layer, kernel, bias in zip(
@@ -89,7 +89,7 @@ def from_torch(workload: Workload, parameters: list[Tensor]) -> Weights:
 
 
 class Clients:
-    """Every client's samples: uint8 in PyTorch's layout, made float when the client is chosen."""
+    """Samples of all clients as uint8 in PyTorch's layout, converted to float on access."""
 
     def __init__(self, workload: Workload, x: np.ndarray, y: np.ndarray, channels_last: bool):
         self.workload = workload
@@ -99,19 +99,19 @@ class Clients:
         self.y = torch.from_numpy(y).long().to(DEVICE)
 
     def of(self, client: int) -> tuple[Tensor, Tensor]:
-        """Inputs in [-1, 1] and labels of one client, in the order in which they are stored."""
+        """Return the inputs in [-1, 1] and labels of one client, in stored order."""
         rows = self.workload.rows(client)
         return self.x[rows].float().mul_(2 / 255).sub_(1), self.y[rows]
 
     def shuffled(self, client: int) -> tuple[Tensor, Tensor]:
-        """The same in a fresh random order."""
+        """Return the inputs and labels of one client in a new random order."""
         x, y = self.of(client)
         order = torch.randperm(len(y), device=DEVICE)
         return x[order].contiguous(memory_format=self.layout), y[order]
 
 
 def train(model: nn.Module, workload: Workload, x: Tensor, y: Tensor) -> None:
-    """One pass over a client's samples with a fresh optimiser."""
+    """Train for one pass over a client's samples with a fresh optimiser."""
     optimizer = OPTIMIZERS[workload.optimizer](model.parameters(), lr=workload.learning_rate)
     for inputs, labels in zip(x.split(workload.batch), y.split(workload.batch), strict=True):
         optimizer.zero_grad()

@@ -1,1 +1,1 @@
-"""The best stationary mixture of cohorts, beside the greedy genie."""
+"""Best stationary mixture of cohorts, compared with the greedy genie."""

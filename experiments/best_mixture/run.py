@@ -1,4 +1,4 @@
-"""What policies earn beside the best stationary mixture of cohorts, and beside the greedy genie.
+"""Rewards of policies, compared with the best stationary mixture of cohorts and the greedy genie.
 
 python -m experiments.best_mixture.run
 """
@@ -32,17 +32,18 @@ SETTING = regret_setting.config(Genie(), 1)
 SPEED = np.asarray(SETTING.latency.expected_speed(SETTING.num_clients), np.float64)
 K, M = SETTING.num_clients, SETTING.num_selected
 ALPHA, BETA = float(SETTING.reward.alpha), float(SETTING.reward.beta)
-# A mixture is played well if it earns its rate within this share.
+# Relative tolerance of the reward that the best mixture earns when it is played.
 WITHIN = 0.01
 
 
 class Mixture(NamedTuple):
-    """A distribution of cohorts, as far as its reward depends on it.
+    """Distribution of cohorts, reduced to the numbers that determine its reward.
 
     Attributes:
-      slowest: [K], how often the cohort's slowest client is k.
-      faster: [K, K], how often client l < k is in a cohort whose slowest is k: at most slowest[k],
-        and (m - 1) slowest[k] together. Such numbers are those of some distribution.
+      slowest: [K], frequency of cohorts whose slowest client is k.
+      faster: [K, K], frequency of cohorts with slowest client k that contain client l < k. Each is
+        at most slowest[k], and they sum to (m - 1) slowest[k]. Any numbers with these properties
+        belong to some distribution.
     """
 
     slowest: np.ndarray
@@ -50,23 +51,23 @@ class Mixture(NamedTuple):
 
     @property
     def share(self) -> np.ndarray:
-        """[K], in which share of the rounds a client takes part."""
+        """Share of rounds in which each client takes part, [K]."""
         return self.slowest + self.faster.sum(axis=0)
 
     @property
     def rate(self) -> float:
-        """Reward per round in the long run: then T_k / t is the share."""
+        """Reward per round in the long run, where T_k / t equals the share."""
         return float(SPEED @ self.slowest + ALPHA / M * self.share @ generalization(self.share))
 
 
 def generalization(rate: np.ndarray) -> np.ndarray:
-    """G of clients that took part at some rate, equal data; (8)."""
+    """Compute the reward g (8) of clients with equal data, from their participation rates."""
     x = M / K - rate
     return np.sign(x) * np.abs(x) ** BETA
 
 
 def best_of_blocks() -> Mixture:
-    """The best mixture of the m fastest clients, the m next and so on."""
+    """Compute the best mixture of the m fastest clients, the next m, and so on."""
     ends = np.arange(M - 1, K, M)
 
     def rate(share: np.ndarray) -> float:
@@ -88,7 +89,7 @@ def best_of_blocks() -> Mixture:
 
 
 def best_of_all(rng: np.random.Generator) -> Mixture:
-    """The mixture that a search among all of them finds, from a start by chance."""
+    """Search all mixtures for the best one, from a random start."""
     ends = np.arange(M - 1, K)
     slowest, faster = np.nonzero(np.tri(K, k=-1)[ends])
     equal = np.zeros((1 + len(ends), len(ends) + len(slowest)))
@@ -132,7 +133,7 @@ def best_of_all(rng: np.random.Generator) -> Mixture:
 
 
 def earned(clients: np.ndarray) -> np.ndarray:
-    """The expected reward of each round of cohorts [n, m], given the rounds before."""
+    """Compute the expected reward of each round of cohorts [n, m], given the earlier rounds."""
     counts, rewards = np.zeros(K), np.empty(len(clients))
     for t, cohort in enumerate(clients, start=1):
         value = generalization(counts / t)
@@ -142,7 +143,7 @@ def earned(clients: np.ndarray) -> np.ndarray:
 
 
 def played(mixture: Mixture, rounds: int, rng: np.random.Generator) -> np.ndarray:
-    """Cohorts [n, m] of a mixture of blocks, drawn anew in each round."""
+    """Draw cohorts [n, m] from a mixture of blocks, independently in each round."""
     ends = rng.choice(K, rounds, p=mixture.slowest / mixture.slowest.sum())
     return ends[:, None] - np.arange(M)
 
@@ -153,7 +154,7 @@ def main(
     starts: Annotated[int, typer.Option(help="Of the search among all mixtures.")] = 10,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
-    """Run, print, check and draw; exit status 1 if a check fails."""
+    """Run, print, check and draw. Exit with status 1 if a check fails."""
     outcome = Outcome(f"{seeds} seeds, {rounds} rounds, K = 20, m = 5, two_groups")
     blocks, rng = best_of_blocks(), np.random.default_rng(0)
     others = np.array([best_of_all(rng).rate for _ in range(starts)])
@@ -194,7 +195,7 @@ def main(
 
 
 def draw(rewards: dict[str, np.ndarray], rate: float, out: pathlib.Path) -> None:
-    """Regret against the best mixture: ``out/figures/regret.png``; random's would hide the rest."""
+    """Draw regret against the best mixture, without random, whose curve would hide the others."""
     drawn = {name: rate - rewards[name] for name in POLICIES if name != "random"}
     curves = xr.DataArray(
         np.cumsum(list(drawn.values()), axis=2),

@@ -21,7 +21,7 @@ def main(
     seeds: int = 5,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
-    """Play what is missing, judge, draw and write."""
+    """Play missing runs, judge the paper's claims, and write the output and figures."""
     bsfl_learning.reproduce(
         "Fig. 11",
         "Fashion-MNIST, non-i.i.d., cnn3, K = 500, m = 25",

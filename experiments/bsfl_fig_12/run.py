@@ -15,13 +15,13 @@ from pause_jax import SimConfig, presets
 from pause_jax.policies import PolicyConfig
 
 HERE = pathlib.Path(__file__).parent
-# A hundred times Table 3's 5e-6, with which Adam moves no weight by more than 2e-3 in 200 rounds of
-# five steps a client, and accuracy stays at 10 %.
+# A hundred times Table 3's 5e-6. At Table 3's rate, Adam moves no weight by more than 2e-3 in 200
+# rounds of five steps per client, and accuracy stays at 10 %.
 LEARNING_RATE = 5e-4
 
 
 def preset(policy: str | PolicyConfig = "alsa", data_dir: str | None = None) -> SimConfig:
-    """The setting at a rate that learns."""
+    """Return the preset with a learning rate at which the model learns."""
     config = presets.bsfl_cifar10_noniid(policy, data_dir=data_dir)
     return config.override({"learning.learning_rate": LEARNING_RATE})
 
@@ -31,7 +31,7 @@ def main(
     seeds: int = 5,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
-    """Play what is missing, judge, draw and write."""
+    """Play missing runs, judge the paper's claims, and write the output and figures."""
     bsfl_learning.reproduce(
         "Fig. 12",
         "CIFAR-10, non-i.i.d., cnn3, K = 500, m = 25",

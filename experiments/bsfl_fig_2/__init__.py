@@ -1,1 +1,1 @@
-"""BSFL Fig. 2: the generalization function."""
+"""BSFL Fig. 2: the generalization reward."""

@@ -1,4 +1,4 @@
-"""Energy against annealing step for ALSA, SA and SA-PAUSE, and how often ALSA is ahead of SA.
+"""Energy by annealing step for ALSA, SA and SA-PAUSE, and how often ALSA is ahead of SA.
 
 python -m experiments.bsfl_fig_4.run
 """
@@ -33,14 +33,14 @@ REWARD = Reward(alpha=2.0, beta=1.0, gamma=1e-6)
 
 
 def ahead_claim(kind: str, cooling: float, share: float, number: int, claimed: float) -> Claim:
-    """The paper's claim on the end of the runs, at equal steps, from a percentage of instances."""
+    """Return the claim about the ends of runs at equal steps, from a percentage of instances."""
     held = np.arange(number) < round(share * number / 100)
     text = f"Fig. 4: {kind}, kappa = {cooling:g}: ALSA ends above SA in {claimed:g} % of the runs"
     return claims.always(text, held, "above", claimed / 100, "instances")
 
 
 def share_ahead(alsa: NDArray[np.float32], sa: NDArray[np.float32], at: int, to: int) -> float:
-    """Percentage of instances in which ALSA after ``at`` steps is above SA after ``to`` steps."""
+    """Return the percentage of instances with ALSA at step ``at`` above SA at step ``to``."""
     return 100 * float((alsa[:, at - 1] > sa[:, to - 1]).mean())
 
 
@@ -51,7 +51,7 @@ def main(
     steps: int = 3000,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
-    """Run, print, draw; exit status 1 if a check fails."""
+    """Run, print and draw. Exit with status 1 if a check fails."""
     expected: dict[str, Any] = json.loads((HERE / "expected.json").read_text())
     rules = expected["checks"]
     outcome = Outcome(f"{num_selected} of {num_clients}, {number} instances, {steps} steps")
@@ -89,7 +89,7 @@ def main(
             panel.axhline(optimum.mean(), color="k", lw=0.8, ls="--", label="exact optimum")
             panel.set_title(f"{kind}, kappa = {cooling:g}", fontsize="medium", loc="left")
             for at in sorted({max(1, steps // 30), max(1, steps // 3), steps}):
-                # SA's step once as many neighbours have been listed as ALSA lists in `at` steps.
+                # Step at which SA has listed as many neighbours as ALSA in `at` steps.
                 listed = max(1, round(at / ratio))
                 row_of = [(optimum - current[name][:, at - 1]).mean() for name in NAMES] + [
                     share_ahead(current["alsa"], current["vanilla"], at, at),

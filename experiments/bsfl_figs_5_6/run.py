@@ -1,4 +1,4 @@
-"""Reproduce BSFL Figs. 5 and 6: how often clients of ten latency groups take part.
+"""Reproduce BSFL Figs. 5 and 6: participation of clients in ten latency groups.
 
 python -m experiments.bsfl_figs_5_6.run
 """
@@ -33,7 +33,7 @@ BETAS = {f"beta = {beta:g}": {"reward.beta": beta} for beta in (0.1, 0.8, 1.2, 5
 
 
 def simulate(clients: int, selected: int, rounds: int, every: int, seeds: int) -> xr.DataArray:
-    """Mean observations of a client, [config, seed, round, group], in each ``every`` rounds."""
+    """Count mean observations per client [config, seed, round, group] in every ``every`` rounds."""
     base = presets.bsfl_groups().replace(
         num_clients=clients, num_selected=selected, num_rounds=rounds, track_regret=False
     )
@@ -46,13 +46,13 @@ def simulate(clients: int, selected: int, rounds: int, every: int, seeds: int) -
 
 
 def fairness(observations: xr.DataArray) -> xr.DataArray:
-    """Jain's index over groups: 1 if all take part equally often, 1/10 if one alone does."""
+    """Compute Jain's index over groups: 1 if all take part equally often, 1/10 if only one does."""
     counts = observations.rename(group="client")
     return metrics.participation_fairness(xr.Dataset({"counts": counts}))
 
 
 def compare(observations: xr.DataArray, rules: dict[str, Any], outcome: Outcome) -> None:
-    """Add a table and the checks."""
+    """Add a table, the verdicts and the checks."""
     jain = fairness(observations.sum("round")).mean("seed")
     mean = observations.mean("seed")
     shown = [0, 1, GROUPS - 1]
@@ -85,7 +85,7 @@ def compare(observations: xr.DataArray, rules: dict[str, Any], outcome: Outcome)
 
 
 def family(figure: str, observations: xr.DataArray) -> list[Claim]:
-    """What the text says of a figure, of each seed; "almost equally" is up to ``ALMOST``."""
+    """Return the paper's claims about a figure, where "almost equally" is up to ``ALMOST``."""
     jain = fairness(observations.sum("round"))
     if figure == "Fig. 6":
         gain = jain.sel(config=list(BETAS)[::-1]).diff("config").min("config")
@@ -125,7 +125,7 @@ def family(figure: str, observations: xr.DataArray) -> list[Claim]:
 
 
 def draw(observations: xr.DataArray, names: Iterable[str], file: pathlib.Path) -> None:
-    """Write a figure of 2 x 2 panels: a bar a group, a colour a period."""
+    """Write a figure of 2 x 2 panels, with one bar per group and one colour per period."""
     periods = observations["round"].values
     shades = ScalarMappable(BoundaryNorm([0, *periods], colormaps["viridis"].N), "viridis")
     groups = np.arange(1, GROUPS + 1) / 10
@@ -153,7 +153,7 @@ def main(
     seeds: int = 20,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
-    """Run, draw and check; exit status 1 if a check fails."""
+    """Run, draw and check. Exit with status 1 if a check fails."""
     observations = simulate(clients, selected, rounds, every, seeds)
     outcome = Outcome(f"K = {clients}, m = {selected}, {rounds} rounds, {seeds} seeds")
     compare(observations, json.loads((HERE / "expected.json").read_text())["checks"], outcome)

@@ -1,1 +1,1 @@
-"""The authors' recorded MNIST runs, reproduced."""
+"""BSFL Figs. 7 and 10, left: regret while a linear model is trained."""

@@ -24,7 +24,7 @@ OURS = ("bsfl", "alsa")
 
 
 def panels(rounds: int) -> dict[str, dict[str, SimConfig]]:
-    """The policies of the two figures; BSFL's power-of-choice ranks all clients by latest loss."""
+    """Return the configs of both figures; power-of-choice ranks all clients by latest loss."""
     everyone = PowerOfChoice(loss="stale", candidates=20)
     iid = {
         name: presets.bsfl_linear(name) for name in ("bsfl", "alsa", "cs_ucb", "rbcs_f", "random")
@@ -48,12 +48,14 @@ def panels(rounds: int) -> dict[str, dict[str, SimConfig]]:
 
 
 def family(figure: str, curves: xr.DataArray) -> list[Claim]:
-    """What the paper says of a figure: BSFL, by exact search and by ALSA, has less regret than each
-    other policy, and one nearer to a logarithm than to a square root, where theirs are linear.
+    """Return the paper's claims about a figure.
+
+    BSFL, with exact search and with ALSA, has less regret than each other policy. Its regret is
+    nearer to a logarithm than to a square root, and the regret of the other policies is linear.
 
     Args:
-      figure: its name.
-      curves: cumulative regret [config, seed, round] over as many rounds as the paper has.
+      figure: name of the figure.
+      curves: cumulative regret [config, seed, round] over the paper's number of rounds.
     """
     last = curves.isel(round=-1)
     rivals = [str(name) for name in curves.config.values if name not in OURS]
@@ -75,12 +77,12 @@ def family(figure: str, curves: xr.DataArray) -> list[Claim]:
 def shown(
     curves: xr.DataArray, rules: dict[str, Any], most_share: float
 ) -> dict[str, tuple[str, bool]]:
-    """Each expectation: what was measured over the rounds of ``curves``, and whether so.
+    """Return name -> (comparison of measurement and bound, whether it holds).
 
     Args:
       curves: cumulative regret [config, seed, round].
-      rules: edges of the exponents.
-      most_share: what BSFL may have of the regret of the next.
+      rules: bounds of the exponents.
+      most_share: largest admissible ratio of BSFL's regret to the next best policy's.
     """
     table = {row.name: row for row in regret.rows(curves)}
     others = [row for row in table.values() if row.name not in rules["sublinear"]]
@@ -100,7 +102,7 @@ def shown(
 
 
 def judge(outcome: Outcome, title: str, curves: xr.DataArray, rules: dict[str, Any]) -> None:
-    """Tables and verdicts at the paper's number of rounds and at the last."""
+    """Add tables and checks at the paper's and all rounds, and verdicts at the paper's rounds."""
     paper, last = rules["paper_rounds"][title], curves.sizes["round"]
     for rounds in (paper, last):
         outcome.add(f"-- {title}, first {rounds} rounds", regret.HEADING)
@@ -124,7 +126,7 @@ def main(
     seeds: int = 10,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
-    """Run, print and write the comparison; exit status 1 if a check fails."""
+    """Run, print and write the comparison. Exit with status 1 if a check fails."""
     rules = json.loads((HERE / "expected.json").read_text())
     outcome = Outcome(f"{seeds} seeds, {rounds} rounds, K = 20, m = 5, speed_normal, linear model")
     keys = jax.random.split(jax.random.key(0), seeds)

@@ -30,7 +30,7 @@ def main(
     rounds: int | None = None,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
-    """Play what is missing, judge, draw and write."""
+    """Play missing runs, judge the paper's claims, and write the output and figures."""
     outcome = Outcome(f"linear regression, K = 20, m = 5, speed_normal; {seeds} seeds")
     panels: dict[str, Curves] = {}
     for figure, (preset, iid, last) in FIGURES.items():

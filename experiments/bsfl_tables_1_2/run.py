@@ -21,19 +21,19 @@ from pause_jax import Reward, SimConfig, presets
 from pause_jax.learning import Cnn3
 
 HERE = pathlib.Path(__file__).parent
-# Of Table 3: what is not varied.
+# Values of Table 3, which hold for the parameter that is not varied.
 ALPHA, BETA = 2.0, 1.0
 
 
 def label(alpha: float, beta: float) -> str:
-    """Of a cell."""
+    """Return the label of a cell."""
     return f"alpha {alpha:g}, beta {beta:g}"
 
 
 def configs(
     data_dir: str | None, rounds: int, alphas: list[float], betas: list[float]
 ) -> dict[str, SimConfig]:
-    """A config for each cell; the one with Table 3's alpha and beta is in both tables."""
+    """Return one config per cell; the cell with Table 3's alpha and beta is in both tables."""
     preset = presets.bsfl_cifar10("alsa", data_dir=data_dir)
     preset = preset.replace(num_rounds=rounds, track_regret=False)
     cells = {*((alpha, BETA) for alpha in alphas), *((ALPHA, beta) for beta in betas)}
@@ -51,7 +51,7 @@ def main(
     rounds: int = 400,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
-    """Play what is missing, judge, draw and write."""
+    """Play missing runs, judge the paper's claims, and write the output and figures."""
     paper = json.loads((HERE / "expected.json").read_text())
     tables = {
         f"Table {number}": {

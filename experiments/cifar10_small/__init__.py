@@ -1,1 +1,1 @@
-"""One run of the CIFAR-10 preset."""
+"""PAUSE authors' recorded CIFAR-10 runs on the small network."""

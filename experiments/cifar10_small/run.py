@@ -1,4 +1,4 @@
-"""The PAUSE authors' recorded setting of CIFAR-10: cnn3 with batch norm, eps_bar = 100, 300 rounds.
+"""PAUSE authors' recorded CIFAR-10 setting: cnn3 with batch norm, eps_bar = 100, 300 rounds.
 
 python -m experiments.cifar10_small.run --data-dir FOLDER
 """
@@ -23,12 +23,12 @@ from pause_jax.learning import Cnn3
 
 HERE = pathlib.Path(__file__).parent
 POLICIES = ("pause", "sa_pause", "random", "fastest")
-# The same run with the preset's own norm, all of whose weights are clipped and noised.
+# The same run with the preset's norm, under which all weights are clipped and noised.
 PROTECTED = "pause, all weights protected"
 
 
 def configs(data_dir: str | None, rounds: int) -> dict[str, SimConfig]:
-    """The recorded policies, and pause on the network whose every weight is protected."""
+    """Return the configs of the recorded policies, and of pause with all weights protected."""
     preset = presets.cifar10_small(data_dir=data_dir).replace(
         num_rounds=rounds, eval_every=5, track_regret=False
     )
@@ -40,7 +40,7 @@ def configs(data_dir: str | None, rounds: int) -> dict[str, SimConfig]:
 
 
 def check(curves: Curves, rules: dict[str, Any], outcome: Outcome) -> None:
-    """Add a table and the checks, of single evaluations (nothing is smoothed)."""
+    """Add a table and the checks, based on single evaluations without smoothing."""
     at = {
         name: {
             round: 100 * np.mean([_at(curves, name, seed, round) for seed in curves.seeds(name)])
@@ -81,7 +81,7 @@ def main(
     rounds: int = 300,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
-    """Play what is missing, print and write; exit status 1 if a check fails."""
+    """Play missing runs, print and write. Exit with status 1 if a check fails."""
     curves = Curves(play_all(runs_of(configs(data_dir, rounds), seeds), out))
     outcome = Outcome(f"CIFAR-10, cnn3, K = 30, m = 5, eps_bar = 100; {seeds} seed(s)")
     outcome.add(*curves.summary(), "")

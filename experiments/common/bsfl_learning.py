@@ -1,4 +1,4 @@
-"""What BSFL's learning figures (right panels of Figs. 7 to 12) share: policies and claims."""
+"""Policies and claims of BSFL's learning figures (right panels of Figs. 7 to 12)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ Preset = Callable[..., SimConfig]
 
 
 def policies(num_clients: int, *, iid: bool, exact: bool = True) -> dict[str, str | PolicyConfig]:
-    """The policies of the figures. BSFL itself with exact search, and as published with ALSA; its
-    power-of-choice ranks all clients by the loss of their latest training.
+    """Return the policies of the figures.
+
+    BSFL runs with exact search and, as published, with ALSA. The paper's power-of-choice ranks all
+    clients by the loss of their latest training.
     """
     return {
         **({"BSFL (exact)": "bsfl"} if exact else {}),
@@ -42,17 +44,17 @@ def reproduce(
     exact: bool = True,
     out: pathlib.Path,
 ) -> None:
-    """A figure of images: play what is missing, judge, draw and write.
+    """Reproduce a figure on images: play missing runs, judge the claims, and write the output.
 
     Args:
-      figure: its name in the paper, say Fig. 8.
-      title: of the outcome.
-      preset: its setting.
-      data_dir: where the data are.
-      iid: which policies.
-      seeds: how many.
-      exact: whether BSFL is shown with exact search too.
-      out: where output is written.
+      figure: name in the paper, such as Fig. 8.
+      title: title of the outcome.
+      preset: preset of the figure's setting.
+      data_dir: folder of the prepared data sets.
+      iid: whether to use the policies of the i.i.d. figures.
+      seeds: number of seeds.
+      exact: whether to include BSFL with exact search.
+      out: output folder.
     """
     configs = curves_of(preset, data_dir, iid=iid, exact=exact)
     curves = Curves(play_all(runs_of(configs, seeds), out))
@@ -66,7 +68,7 @@ def reproduce(
 def curves_of(
     preset: Preset, data_dir: str | None, *, iid: bool, exact: bool = True
 ) -> dict[str, SimConfig]:
-    """A preset under each policy of the figures."""
+    """Return the configs of a preset under each policy of the figures."""
     return {
         label: preset(policy, data_dir=data_dir).replace(track_regret=False)
         for label, policy in policies(preset().num_clients, iid=iid, exact=exact).items()
@@ -74,8 +76,9 @@ def curves_of(
 
 
 def claims_of(curves: Curves, figure: str, *, accuracy: bool, unit: str = "nats") -> list[Claim]:
-    """That BSFL outperforms the others: its loss, and accuracy, beside those of each at the last
-    simulated second that both reach in all seeds.
+    """Return the claims that BSFL (ALSA) outperforms each other policy in loss and accuracy.
+
+    Two policies are compared at the last simulated second that both reach in all seeds.
     """
     ours = "BSFL (ALSA)"
     family = []
@@ -101,7 +104,7 @@ def claims_of(curves: Curves, figure: str, *, accuracy: bool, unit: str = "nats"
 
 
 def draw(panels: dict[str, Curves], out: pathlib.Path, name: str, *, accuracy: bool) -> None:
-    """Accuracy and loss of each figure side by side, as in the paper."""
+    """Draw accuracy and loss of each figure side by side, as in the paper."""
     quantities = ("test_accuracy", "test_loss") if accuracy else ("test_loss",)
     learning_figure.save(
         [

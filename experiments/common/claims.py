@@ -1,18 +1,19 @@
-"""What a paper says of a figure, judged by one rule.
+"""Claims of a paper about a figure, judged by one rule.
 
-The claims of a figure are a list in the code: their wording, bounds, targets and number are fixed
+The claims of a figure are a list in the code. Their wording, bounds, targets and number are fixed
 before the runs. They form one family and are judged together: all intervals of a family hold at
-once with 95 % (Bonferroni; a claim without data counts too). Bonferroni needs no assumption on how
-the claims depend on each other, and unlike Holm's rule it gives an interval for each of them.
+once with 95 % (Bonferroni; a claim without data counts too). Bonferroni needs no assumption about
+the dependence of the claims, and unlike Holm's rule, it gives an interval for each claim.
 
-- ``confirmed``: the whole interval lies where the claim says; ``refuted``: none of it does.
-- ``open``: the interval lies on both sides, or excludes a bound only if the differences are nearly
-  normal (see :func:`critical_value`), or there are fewer than three seeds, or all seeds gave one
-  value, whose spread nobody knows, or what was played is only the beginning of the figure.
-- ``not decidable here``: the interval lies on both sides, and would need more than ``DECIDABLE``
-  seeds to lie on one, if mean and spread are those of the three seeds or more that were played.
-- ``compatible``: a test that could have rejected the claim did not. That confirms nothing.
-- ``holds``, ``fails``: computed exactly; chance has no part in it.
+- ``confirmed``: the whole interval satisfies the claim. ``refuted``: the whole interval violates
+  the claim.
+- ``open``: the interval contains a bound, or excludes a bound only for nearly normal differences
+  (see :func:`critical_value`), or fewer than three seeds ran, or all seeds gave the same value,
+  which leaves the spread unknown, or only the beginning of the figure was run.
+- ``not decidable here``: the interval contains a bound, and would need more than ``DECIDABLE``
+  seeds to exclude it, if the mean and spread of at least three seeds remain as measured.
+- ``compatible``: a test that could have rejected the claim did not, which confirms nothing.
+- ``holds``, ``fails``: computed exactly, without randomness.
 """
 
 from __future__ import annotations
@@ -26,37 +27,37 @@ import numpy as np
 import scipy.stats
 from numpy.typing import ArrayLike
 
-# Of all intervals of a family together.
+# Simultaneous confidence level of all intervals of a family.
 CONFIDENCE = 0.95
-# "Always": in at least this share of seeds. 20 seeds that all agree show at most 0.79 in a family
-# of three, so that a higher share could not be confirmed whatever they say.
+# Share of seeds that counts as "always". Even 20 seeds that all agree confirm at most 0.79 in a
+# family of three, so a higher share could never be confirmed.
 SHARE = 0.75
-# The seeds of an experiment on images that a machine of two cores can play.
+# Number of seeds of an image experiment that a machine with two cores can run.
 DECIDABLE = 20
-# Seeds are counted so that the interval lies on one side with this probability.
+# Probability with which the interval of `seeds_needed` seeds excludes the bound.
 POWER = 0.8
-# Fewer seeds say nothing of the spread.
+# Fewer seeds do not determine the spread.
 _PILOT = 3
 _SHARES = 1000
-# Standard deviations of the logarithm: the skewed differences that a verdict on a mean survives.
-# Of the differences kept here, those with a long tail have the skewness of the larger one.
+# Standard deviations of the logarithm of lognormal differences, for which a verdict on a mean must
+# also hold. The long-tailed differences of our experiments have the skewness of the larger one.
 SKEWED = (0.5, 1.0)
 _DRAWS = 200_000
 
 
 class Claim(NamedTuple):
-    """A statement about one number, and what the runs say of that number.
+    """Statement about one number, and the value of this number in the runs.
 
     Attributes:
-      text: in words; does not depend on the runs.
+      text: wording of the claim, independent of the runs.
       kind: ``mean``, ``share``, ``test`` or ``exact``.
-      found: a mean; a share of the seeds; a p-value, corrected; 1 or 0 for what is exact.
-      error: standard error of a mean, else 0.
-      seeds: on which ``found`` rests.
-      above: what the number exceeds if the claim is true; a test's level.
-      below: what exceeds it.
-      unit: of the number.
-      note: more evidence, in words.
+      found: mean, share of seeds, corrected p-value, or 1 or 0 for an exact claim.
+      error: standard error of a mean, otherwise 0.
+      seeds: number of seeds (or instances) behind ``found``.
+      above: lower bound of the number if the claim is true, or the level of a test.
+      below: upper bound of the number if the claim is true.
+      unit: unit of the number.
+      note: further evidence, in words.
     """
 
     text: str
@@ -71,13 +72,13 @@ class Claim(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What became of a claim.
+    """Verdict on a claim.
 
     Attributes:
-      claim: in words.
+      claim: wording of the claim.
       verdict: ``confirmed``, ``refuted``, ``open``, ``not decidable here``, ``compatible``,
         ``holds`` or ``fails``.
-      evidence: the number with its interval.
+      evidence: number behind the verdict, with its interval.
     """
 
     claim: str
@@ -89,12 +90,12 @@ class Verdict(NamedTuple):
 
 
 def larger(claim: str, one: ArrayLike, other: ArrayLike, unit: str, note: str = "") -> Claim:
-    """That ``one`` exceeds ``other`` in the mean, from pairs with equal seeds."""
+    """Return the claim that ``one`` exceeds ``other`` in the mean, from pairs with equal seeds."""
     return mean(claim, np.asarray(one, float) - np.asarray(other, float), unit, above=0, note=note)
 
 
 def alike(claim: str, one: ArrayLike, other: ArrayLike, unit: str, within: float) -> Claim:
-    """That the mean difference of pairs is within a margin."""
+    """Return the claim that the mean difference of pairs is within a margin."""
     difference = np.asarray(one, float) - np.asarray(other, float)
     note = f"margin {within:g}"
     return mean(claim, difference, unit, above=-within, below=within, note=note)
@@ -109,13 +110,13 @@ def mean(
     below: float = math.inf,
     note: str = "",
 ) -> Claim:
-    """That the mean over seeds of ``values`` [S] lies between two bounds."""
+    """Return the claim that the mean over seeds of ``values`` [S] lies between two bounds."""
     each = np.atleast_1d(np.asarray(values, float))
     missing = int(np.sum(~np.isfinite(each)))
     if missing:
         note = f"{missing} of {each.size} seeds never got there"
         return Claim(claim, "mean", math.nan, math.inf, each.size, above, below, unit, note)
-    spread = each.std(ddof=1) if np.ptp(each) else 0.0  # equal values too: 0, not its rounding
+    spread = each.std(ddof=1) if np.ptp(each) else 0.0  # exactly 0 for equal values
     error = spread / math.sqrt(each.size) if each.size > 1 else math.inf
     found = float(each.mean())
     return Claim(claim, "mean", found, float(error), each.size, above, below, unit, note)
@@ -124,24 +125,24 @@ def mean(
 def always(
     claim: str, held: ArrayLike, what: str, share: float = SHARE, unit: str = "seeds"
 ) -> Claim:
-    """That something holds in more than a share of all seeds, from a sample of them [S]."""
+    """Return the claim that a property holds in more than a share of seeds, from a sample [S]."""
     each = np.asarray(held, bool)
     found = float(each.mean())
     return Claim(claim, "share", found, 0.0, each.size, above=share, unit=unit, note=what)
 
 
 def undetected(claim: str, p: float, note: str, level: float = 1 - CONFIDENCE) -> Claim:
-    """That a test, whose p is corrected for its family, does not reject."""
+    """Return the claim that a test, whose p is corrected for its family, does not reject."""
     return Claim(claim, "test", p, above=level, note=note)
 
 
 def exact(claim: str, holds: object, note: str) -> Claim:
-    """What is computed without chance."""
+    """Return a claim that is computed without randomness."""
     return Claim(claim, "exact", float(bool(holds)), note=note)
 
 
 def from_record(record: Mapping[str, Any]) -> Claim:
-    """A claim from a line of ``verdicts.jsonl``; null is no bound, no error or no value."""
+    """Read a claim from a line of ``verdicts.jsonl``, where null marks a missing number."""
     absent = {"found": math.nan, "error": math.inf, "above": -math.inf, "below": math.inf}
     numbers = {name: record[name] for name in Claim._fields if name != "text"}
     for name, value in absent.items():
@@ -150,13 +151,15 @@ def from_record(record: Mapping[str, Any]) -> Claim:
 
 
 def judge(family: Sequence[Claim]) -> list[Verdict]:
-    """The verdicts on all claims of a figure together."""
+    """Return the verdicts on all claims of a figure, judged together."""
     return [Verdict(claim.text, *_judged(claim, len(family))) for claim in family]
 
 
 def interval(claim: Claim, together: int = 1) -> tuple[float, float]:
-    """Of a mean by Student's t, of a share by Clopper and Pearson; holds at once with those of the
-    ``together`` claims of its family. Without bounds for fewer than two seeds.
+    """Return the interval of a mean (Student's t) or of a share (Clopper and Pearson).
+
+    The intervals of all ``together`` claims of a family hold at once. An interval is infinite for
+    fewer than two seeds or an infinite error.
     """
     tail = (1 - CONFIDENCE) / 2 / together
     if claim.seeds < 2 or not math.isfinite(claim.error):
@@ -172,9 +175,10 @@ def interval(claim: Claim, together: int = 1) -> tuple[float, float]:
 
 
 def seeds_needed(claim: Claim, together: int = 1) -> float:
-    """Seeds with which the interval would probably lie on one side of the bounds, if what was
-    found stays: of a mean with ``POWER``, of a share at the share found. Infinite if that takes
-    too many, as where a bound was hit exactly.
+    """Return the number of seeds with which the interval would exclude the bounds.
+
+    The mean or share and the spread are assumed to remain as measured. A mean needs power
+    ``POWER``. Infinite if the number is too large, for example if a bound was hit exactly.
     """
     if claim.kind == "share":
         for seeds in range(claim.seeds, _SHARES):
@@ -187,7 +191,7 @@ def seeds_needed(claim: Claim, together: int = 1) -> float:
     luck, z = scipy.stats.norm.ppf(POWER), scipy.stats.norm.isf((1 - CONFIDENCE) / 2 / together)
     if not distance or (z + luck) * spread > 1000 * distance:
         return math.inf
-    # Student's quantile is above the normal one, so it takes a few more.
+    # Student's quantile exceeds the normal quantile, which takes a few more seeds.
     found = max(claim.seeds, math.ceil(((z + luck) * spread / distance) ** 2))
     while True:
         error = spread / math.sqrt(found)
@@ -197,17 +201,18 @@ def seeds_needed(claim: Claim, together: int = 1) -> float:
 
 
 def half_width(error: float, seeds: int, together: int = 1) -> float:
-    """Half of Student's interval around the mean of some seeds with a standard error."""
+    """Return half the width of Student's interval around a mean over seeds."""
     return float(error * scipy.stats.t.isf((1 - CONFIDENCE) / 2 / together, seeds - 1))
 
 
 @functools.cache
 def critical_value(seeds: int, together: int = 1) -> float:
-    """Return the multiple of the standard error that covers the mean of skewed differences too.
+    """Return the multiple of the standard error that also covers the mean of skewed differences.
 
-    Student's interval is too narrow for skewed differences: of six such intervals around the mean
-    of five lognormal values (sigma 1) all hold in 60 % of families for 95 %. This multiple, the
-    largest of Student's and of those simulated for ``SKEWED``, holds for all of them.
+    Student's interval is too narrow for skewed differences. In families of six intervals, each
+    around the mean of five lognormal values (sigma 1), all six hold in only 60 % of families
+    instead of 95 %. This multiple is the largest of Student's and the ones simulated for
+    ``SKEWED``, and covers all of these distributions.
     """
     level = (1 - CONFIDENCE) / together
     found = [float(scipy.stats.t.isf(level / 2, seeds - 1))]
@@ -220,7 +225,7 @@ def critical_value(seeds: int, together: int = 1) -> float:
 
 
 def _side(claim: Claim, low: float, high: float) -> str:
-    """Return the verdict of an interval."""
+    """Return ``confirmed``, ``refuted`` or ``open`` for an interval."""
     if claim.above < low and high < claim.below:
         return "confirmed"
     return "refuted" if high < claim.above or claim.below < low else "open"

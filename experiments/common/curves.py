@@ -1,8 +1,8 @@
 """Learning curves of runs of minutes to hours, played in pieces that survive an interruption.
 
-A finished run is a table in ``runs/`` beside its experiment: one row a round, with what made it in
-the first line. Started again, an experiment plays what is missing; a run that was stopped goes on
-from its last piece, with the same result.
+A finished run is a table in ``runs/`` in the folder of its experiment, with one row per round. Its
+first line holds a hash of its config and seed. A restarted experiment plays only the missing runs,
+and an interrupted run continues from its last piece with the same result.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from pause_jax.run.rounds.loop import advance
 from pause_jax.run.rounds.state import State
 
 RECORDED = ("clock", "max_spent", "train_loss", "test_loss", "test_accuracy")
-# Rounds of a piece: what an interruption costs at most.
+# Rounds per piece, and thus the most that an interruption can lose.
 PIECE = 10
 
 
 class Run(NamedTuple):
-    """One run of an experiment: a config under its label, and the number of its seed."""
+    """Run of an experiment: a config with its label, and the number of its seed."""
 
     label: str
     seed: int
@@ -46,16 +46,15 @@ class Run(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """Name of the run's file, without a suffix."""
         return f"{self.label.replace(' ', '_').replace(',', '')}-{self.seed}"
 
     @property
     def made_by(self) -> str:
-        """A hash of the seed and of what the config changes, but not of the folder of its data nor
-        of how it convolves.
+        """Hash of the seed and the config, without data folder and form of convolution.
 
-        What the config leaves at its default does not count: kept runs stay valid when a config
-        gains a field, or a field that they do not set gets another name.
+        Fields at their defaults do not count, so kept runs stay valid when a config gains a field,
+        or when a field at its default is renamed.
         """
         learning = self.config.learning
         assert learning is not None, "a learning curve needs learning"
@@ -69,7 +68,7 @@ class Run(NamedTuple):
 
 
 def changes(config: Config) -> dict[str, Any]:
-    """Return the name of a config's class, and its fields that are not at their defaults."""
+    """Return the name of a config, and its fields that differ from their defaults."""
     of_class, table = type(config)(), config_file.to_dict(config)
     found: dict[str, Any] = {"name": config.name}
     for name, value, _, _ in fields(config):
@@ -85,12 +84,12 @@ def changes(config: Config) -> dict[str, Any]:
 
 
 def key_of(seed: int) -> Array:
-    """The key of a numbered seed, however many there are."""
+    """Return the random key of a numbered seed, independent of the number of seeds."""
     return jax.random.fold_in(jax.random.key(0), seed)
 
 
 def runs_of(configs: Mapping[str, SimConfig], seeds: int) -> list[Run]:
-    """Seed by seed, so that a stopped experiment has all curves of the first seeds."""
+    """Return the runs seed by seed: if stopped early, the first seeds have all curves."""
     return [Run(label, seed, configs[label]) for seed in range(seeds) for label in configs]
 
 
@@ -100,16 +99,16 @@ def play_all(
     data: Dataset | None = None,
     execution: Execution | None = None,
 ) -> pd.DataFrame:
-    """Play what is missing in ``folder/runs``, and read everything.
+    """Play the runs that ``folder/runs`` lacks, and read all runs.
 
     Args:
-      runs: of an experiment.
-      folder: of the experiment.
-      data: the data set that the configs name, where it was read by other means.
-      execution: how cohorts are trained.
+      runs: runs of an experiment.
+      folder: folder of the experiment.
+      data: data set of the configs, if the configs should not load it themselves.
+      execution: execution options of local training.
 
     Returns:
-      One row a round, with the columns label, seed, round and ``RECORDED``.
+      One row per round, with the columns label, seed, round and ``RECORDED``.
     """
     (folder / "runs").mkdir(parents=True, exist_ok=True)
     tables = [_table(run, folder / "runs", data, execution) for run in runs]
@@ -151,7 +150,7 @@ def _play(
         values = {name: np.asarray(value) for name, value in piece.items()}
         if played:
             values = {name: np.concatenate([record[name], values[name]]) for name in values}
-        # Rounds after the horizon of simulated seconds have no clock.
+        # Rounds that would start after ``max_seconds`` have no clock.
         played += int(np.isfinite(piece["clock"]).sum())
         ended = played < int(rounds[-1])
         record = {name: value[:played] for name, value in values.items()}
@@ -162,7 +161,7 @@ def _play(
     return pd.DataFrame({"round": np.arange(1, played + 1), **record})
 
 
-# As in ``simulate``: products but those of training have all bits on any device.
+# As in ``simulate``: all products except in training use full float32 precision on any device.
 _ALL_BITS = "highest"
 
 

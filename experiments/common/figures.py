@@ -1,4 +1,4 @@
-"""Drawing that experiments share."""
+"""Drawing helpers of the experiments."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 
 def band(axes: Axes, values: ArrayLike, label: str, x: ArrayLike | None = None) -> None:
-    """Mean of curves [n, steps] and the band from their 10 % to their 90 % quantile; ``x`` [steps]
-    is where, 1, 2, ... by default.
+    """Draw the mean of curves [n, steps], with a band from the 10 % to the 90 % quantile.
+
+    The positions ``x`` [steps] are 1, 2, ... by default.
     """
     curves = np.asarray(values)
     steps = np.arange(1, curves.shape[1] + 1) if x is None else np.asarray(x)

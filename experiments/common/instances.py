@@ -1,4 +1,4 @@
-"""Instances of the maximisation (14): drawn at random, or met in a bandit-only run."""
+"""Instances of the maximisation (14), random or from a bandit-only run."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ SPEED_WEIGHT = 3.0  # zeta of the authors' large network
 def draw(
     key: Array, number: int, num_clients: int, num_selected: int, reward: Reward, kind: str
 ) -> Problem:
-    """A batch of instances with two additive terms, g and p.
+    """Draw a batch of instances with two additive terms, g and p.
 
     Args:
-      key: of this batch.
-      number: n.
+      key: random key of the batch.
+      number: number of instances, n.
       num_clients: K.
       num_selected: m.
-      reward: its weights; a tiny gamma leaves BSFL's energy and still orders the list of p.
+      reward: weights of the reward; a tiny gamma keeps BSFL's energy but orders the list of p.
       kind: ``counts``: a bandit after T_k ~ U{50, ..., 150} choices of each client, in round
         t = 100 K / m; ucb by (13) with mean speeds from U(0, 1), g by (8) with data shares in
         proportion to U(0.5, 1.5), p = exp(-0.04 T_k). ``uniform``: independent ucb ~ U(0, 1),
         g ~ U(-1, 1), p ~ U(0, 1).
 
     Returns:
-      Leaves [n, ...].
+      Problems, leaves [n, ...].
     """
 
     def one(key: Array) -> Problem:
@@ -62,7 +62,7 @@ def draw(
 
 
 def from_run(config: SimConfig, key: Array, rounds: Array) -> Problem:
-    """The problems that PAUSE meets in the given rounds of a bandit-only run, leaves [R, ...]."""
+    """Return PAUSE's problems in ``rounds`` [R] of a bandit-only run, leaves [R, ...]."""
     config, _ = prepare(config)
     m, num_clients = config.cohort_size, config.num_clients
     run_key, size_key = jax.random.split(key)

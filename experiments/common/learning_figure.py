@@ -1,5 +1,7 @@
-"""The look of the papers' learning figures: accuracy or loss against simulated seconds, a mean over
-10 rounds, and leakage against rounds or seconds; with standard errors where there are seeds.
+"""Learning figures in the papers' style, with standard errors over two or more seeds.
+
+Accuracy or loss, a mean over 10 rounds, is drawn against simulated seconds, and leakage against
+rounds or seconds.
 """
 
 from __future__ import annotations
@@ -27,23 +29,23 @@ _COLOURS = (
 
 
 class Curves:
-    """The curves of an experiment, from the table of :func:`experiments.common.curves.play_all`."""
+    """Curves of an experiment, from the table of :func:`experiments.common.curves.play_all`."""
 
     def __init__(self, table: pd.DataFrame):
         self.table = table
         self.labels = list(dict.fromkeys(table.label))
 
     def seeds(self, label: str) -> list[int]:
-        """The seeds of a curve."""
+        """Return the seeds of a curve."""
         return sorted(set(self.table.seed[self.table.label == label]))
 
     def run(self, label: str, seed: int) -> pd.DataFrame:
-        """One run, a row a round."""
+        """Return one run as a table with one row per round."""
         chosen = (self.table.label == label) & (self.table.seed == seed)
         return self.table[chosen].reset_index(drop=True)
 
     def smoothed(self, label: str, seed: int, quantity: str) -> pd.DataFrame:
-        """The evaluated rounds of a run; ``value`` is the mean over the last ``WINDOW`` rounds."""
+        """Return the evaluated rounds of a run; ``value`` is a mean over ``WINDOW`` rounds."""
         run = self.run(label, seed)
         value = run[quantity].rolling(WINDOW, min_periods=1).mean()
         return run.assign(value=value)[run[quantity].notna()]
@@ -51,13 +53,13 @@ class Curves:
     def best(
         self, label: str, quantity: str = "test_accuracy", *, least: bool = False
     ) -> list[float]:
-        """Of each seed, the largest (or least) smoothed value."""
+        """Return the largest (or least) smoothed value of each seed."""
         extreme = "min" if least else "max"
         found = [self.smoothed(label, seed, quantity).value for seed in self.seeds(label)]
         return [float(getattr(values, extreme)()) for values in found]
 
     def last(self, label: str, quantity: str = "test_accuracy") -> list[float]:
-        """Of each seed, the last smoothed value."""
+        """Return the last smoothed value of each seed."""
         return [
             float(self.smoothed(label, seed, quantity).value.iloc[-1]) for seed in self.seeds(label)
         ]
@@ -65,20 +67,21 @@ class Curves:
     def at_seconds(
         self, label: str, seconds: float, quantity: str = "test_accuracy"
     ) -> list[float]:
-        """Of each seed, the smoothed value at a simulated second."""
+        """Return the smoothed value of each seed at a simulated second."""
         runs = [self.smoothed(label, seed, quantity) for seed in self.seeds(label)]
         return [float(step(run.clock, run.value, [seconds])[0]) for run in runs]
 
     def seconds_to(self, label: str, target: float) -> list[float]:
-        """Of each seed, simulated seconds until the smoothed accuracy reaches a target; infinite if
-        it never does.
+        """Return the simulated seconds until each seed's smoothed accuracy reaches a target.
+
+        The value is infinite for a seed that never reaches the target.
         """
         runs = [self.smoothed(label, seed, "test_accuracy") for seed in self.seeds(label)]
         reached = [run.clock[run.value >= target] for run in runs]
         return [float(clock.min()) if len(clock) else math.inf for clock in reached]
 
     def summary(self, quantity: str = "test_accuracy") -> list[str]:
-        """A line for each curve: the best and the last smoothed value."""
+        """Return a header, and one line per curve with its best and last smoothed values."""
         loss = quantity == "test_loss"
         words = ("least loss", "last loss") if loss else ("best %", "last %")
         lines = [
@@ -97,7 +100,7 @@ class Curves:
 
 
 def draw_curves(curves: Curves, axes: Axes, quantity: str, title: str = "") -> None:
-    """Smoothed accuracy in percent, or loss, against simulated seconds."""
+    """Draw smoothed accuracy in percent, or loss, against simulated seconds."""
     percent = 100 if quantity == "test_accuracy" else 1
     for i, label in enumerate(curves.labels):
         runs = [curves.smoothed(label, seed, quantity) for seed in curves.seeds(label)]
@@ -108,7 +111,7 @@ def draw_curves(curves: Curves, axes: Axes, quantity: str, title: str = "") -> N
 
 
 def draw_leakage(curves: Curves, axes: Axes, against: str, unit: str) -> None:
-    """Largest spent epsilon of any client against ``round`` or ``clock``."""
+    """Draw the largest epsilon spent by any client against ``round`` or ``clock``."""
     for i, label in enumerate(curves.labels):
         runs = [curves.run(label, seed) for seed in curves.seeds(label)]
         if np.isfinite(runs[0].max_spent).all():
@@ -121,7 +124,7 @@ def draw_leakage(curves: Curves, axes: Axes, against: str, unit: str) -> None:
 
 
 def save(draw: Sequence[object], out: pathlib.Path, name: str) -> None:
-    """Panels side by side: each is a function of axes."""
+    """Write a figure with panels side by side, each drawn by a function of its axes."""
     figure = Figure(figsize=(6.0 * len(draw), 4.4), layout="constrained")
     for panel, axes in zip(draw, figure.subplots(1, len(draw), squeeze=False)[0], strict=True):
         assert callable(panel)
@@ -130,7 +133,7 @@ def save(draw: Sequence[object], out: pathlib.Path, name: str) -> None:
 
 
 def _draw(axes: Axes, label: str, i: int, runs: Sequence[tuple[pd.Series, pd.Series]]) -> None:
-    """The mean of some runs on a common grid, as far as all of them go, with standard errors."""
+    """Draw the mean of the runs with standard errors, on a grid that all runs cover."""
     colour = _COLOURS[i % len(_COLOURS)]
     if len(runs) == 1:
         (x, y), error = runs[0], None
@@ -145,13 +148,13 @@ def _draw(axes: Axes, label: str, i: int, runs: Sequence[tuple[pd.Series, pd.Ser
 
 
 def step(at: pd.Series, values: pd.Series, x: object) -> np.ndarray:
-    """The value that holds at each x: the last one at or before it, the first one before all."""
+    """Return the last value at or before each x, or the first value if x precedes all."""
     place = np.searchsorted(np.asarray(at), np.asarray(x), side="right") - 1
     return np.asarray(values)[np.clip(place, 0, None)]
 
 
 def mean_and_error(values: Sequence[float], times: float = 1) -> str:
-    """Mean and standard error."""
+    """Format the mean and, for two or more values, its standard error."""
     mean = times * np.mean(values)
     digits = 1 if times == 100 else 3
     if len(values) == 1:

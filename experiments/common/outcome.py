@@ -1,4 +1,4 @@
-"""What every experiment does with its figures: print them, check them, keep them."""
+"""Outcome of an experiment: lines of text, checks and verdicts, printed and kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from experiments.common.claims import Claim, Verdict
 
 
 class Outcome:
-    """Lines of text and named checks, written beside an experiment as ``output.txt``."""
+    """Lines of text, named checks and verdicts of an experiment."""
 
     def __init__(self, title: str):
         self.lines = [title]
@@ -22,19 +22,19 @@ class Outcome:
         self.verdicts: list[tuple[Verdict, Claim]] = []
 
     def add(self, *lines: str) -> None:
-        """Add lines."""
+        """Add lines of text."""
         self.lines += lines
 
     def check(self, what: str, passed: object) -> None:
-        """Add a check; ``what`` says the rule and the figure that was measured."""
+        """Add a check; ``what`` states the rule and the measured number."""
         self.checks[what] = bool(passed)
 
     def judge(self, family: Sequence[Claim]) -> None:
-        """Add what becomes of all claims of a figure; none of them fails an experiment."""
+        """Add the verdicts on all claims of a figure, none of which fails an experiment."""
         self.verdicts += zip(claims.judge(family), family, strict=True)
 
     def finish(self, out: pathlib.Path) -> None:
-        """Print everything, write it to ``out/output.txt``; exit status 1 if a check failed."""
+        """Print and write ``output.txt`` and ``verdicts.jsonl``; exit 1 if a check failed."""
         checks = [f"{'ok  ' if ok else 'FAIL'} {what}" for what, ok in self.checks.items()]
         text = (
             "\n".join([*self.lines, *(str(verdict) for verdict, _ in self.verdicts), *checks])
@@ -51,7 +51,7 @@ class Outcome:
 
 
 def _record(verdict: Verdict, claim: Claim) -> dict[str, object]:
-    """A verdict with the numbers on which it rests; null is no bound, or no value."""
+    """Return a verdict with its numbers, where None marks a missing bound or value."""
     numbers = {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in claim._asdict().items()

@@ -1,8 +1,8 @@
-"""What PAUSE's learning figures (Figs. 2-9) have in common: curves, claims, pictures.
+"""Curves, claims and pictures of PAUSE's learning figures (Figs. 2-9).
 
-Accuracy needs the whole training, so those runs are few. Leakage depends on who is chosen, which no
-policy here decides by what was learnt: it is measured on many seeds with one local step of a linear
-model, in the same worlds and on the same partitions.
+Accuracy needs full training, so it is measured on few seeds. Leakage depends only on the cohorts,
+and no policy in these figures chooses them by training results. Leakage is therefore measured on
+many seeds with one local step of a linear model, in the same worlds and on the same partitions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pause_jax.learning import Linear
 from pause_jax.policies import PolicyConfig, named
 from pause_jax.privacy import NoPrivacy
 
-# The papers' words for the policies, in the order of their legends.
+# The paper's names of the policies, in the order of its legends.
 POLICIES: dict[str, str] = {
     "PAUSE": "pause",
     "SA-PAUSE": "sa_pause",
@@ -35,27 +35,27 @@ POLICIES: dict[str, str] = {
     "fastest in expectation": "fastest",
     "FedAvg with privacy": "all",
 }
-# Random "solely in the i.i.d. balanced case".
+# The paper shows random "solely in the i.i.d. balanced case".
 NON_IID = {label: policy for label, policy in POLICIES.items() if label != "random"}
 WITHOUT_PRIVACY = "FedAvg w.o. privacy"
-# Of leakage, which costs seconds.
+# Seeds for leakage, whose runs take only seconds.
 LEAKAGE_SEEDS = 20
-# Accuracies for "rapid convergence": nine tenths of what the authors' recorded runs of PAUSE reach
-# on the same data (MNIST 83.93 %, experiments/mnist_mlp_30_5; CIFAR-10 54 %,
-# experiments/cifar10_small). They do not depend on the runs that are compared.
+# Accuracies for "rapid convergence": nine tenths of the accuracy of the authors' recorded runs of
+# PAUSE on the same data (MNIST 83.93 %, experiments/mnist_mlp_30_5; CIFAR-10 54 %,
+# experiments/cifar10_small). They do not depend on the compared runs.
 TARGETS = {"MNIST": 0.755, "CIFAR-10": 0.486}
 # "SA-PAUSE successfully approximates PAUSE": our margin, in percentage points.
 ALIKE = 4.0
 
 
 class Setting(NamedTuple):
-    """A pair of figures: accuracy against seconds, leakage against ``leakage_against``.
+    """Pair of figures: accuracy against seconds, and leakage against ``leakage_against``.
 
     Attributes:
-      title: of the outcome.
-      figures: their numbers in the paper.
-      configs: the curves, by the paper's names.
-      target: accuracy, of the claims on seconds.
+      title: title of the outcome.
+      figures: numbers of both figures in the paper.
+      configs: configs of the curves, by the paper's names.
+      target: accuracy that the claims about seconds refer to.
       leakage_against: ``round`` or ``clock``.
     """
 
@@ -67,14 +67,14 @@ class Setting(NamedTuple):
 
 
 def large_network(policies: dict[str, str]) -> dict[str, PolicyConfig]:
-    """The policies with the authors' settings of the large network (zeta = 3, kappa = 30)."""
+    """Return the policies with the authors' large-network settings (zeta = 3, kappa = 30)."""
     return {label: presets.cifar10_large(policy).policy for label, policy in policies.items()}
 
 
 def curves_of(
     preset: SimConfig, policies: Mapping[str, str | PolicyConfig]
 ) -> dict[str, SimConfig]:
-    """The curves of a figure: a preset under each policy, and FedAvg without privacy."""
+    """Return the configs of a preset under each policy, and of FedAvg without privacy."""
     configs = {
         label: preset.replace(policy=named(policy), track_regret=False)
         for label, policy in policies.items()
@@ -84,7 +84,7 @@ def curves_of(
 
 
 def reproduce(setting: Setting, seeds: int, out: pathlib.Path) -> None:
-    """Play what is missing, judge the paper's claims, draw; exit status 1 if a check fails."""
+    """Play missing runs, judge the paper's claims, and write the output and figures."""
     outcome = Outcome(f"{setting.title}; {seeds} seed{'s' * (seeds > 1)} of training")
     curves = Curves(play_all(runs_of(setting.configs, seeds), out))
     leaked = leakage(setting.configs)
@@ -105,7 +105,7 @@ def reproduce(setting: Setting, seeds: int, out: pathlib.Path) -> None:
 
 
 def leakage(configs: dict[str, SimConfig]) -> Curves:
-    """Clock and largest spent budget of every round, ``LEAKAGE_SEEDS`` seeds."""
+    """Measure clock and largest spent budget of every round, for ``LEAKAGE_SEEDS`` seeds."""
     small = {
         label: config.override({"learning.model": Linear(), "learning.max_steps": 1})
         for label, config in configs.items()
@@ -113,14 +113,14 @@ def leakage(configs: dict[str, SimConfig]) -> Curves:
     }
     keys = jnp.stack([key_of(seed) for seed in range(LEAKAGE_SEEDS)])
     result = sweep(small, keys, record=("clock", "max_spent"))
-    # Alone: a table of the whole would have a row for each round, evaluation, client and slot.
+    # A table of the whole result would have a row for each round, evaluation, client and slot.
     alone = result[["clock", "max_spent"]].reset_coords(drop=True)
     table = alone.to_dataframe().reset_index().rename(columns={"config": "label"})
     return Curves(table.dropna(subset=["clock"]))
 
 
 def leakage_lines(leaked: Curves) -> list[str]:
-    """Mean leakage of each curve at the last round and second that all curves reach."""
+    """Return lines with the mean leakage at the last round and second that all curves reach."""
     runs = {label: [leaked.run(label, s) for s in leaked.seeds(label)] for label in leaked.labels}
     rounds = min(len(run) for each in runs.values() for run in each)
     seconds = min(run.clock.iloc[-1] for each in runs.values() for run in each)
@@ -133,8 +133,10 @@ def leakage_lines(leaked: Curves) -> list[str]:
 
 
 def accuracy_claims(curves: Curves, target: float) -> list[Claim]:
-    """What section V says of the figures of accuracy, at the last second that all curves reach
-    (FedAvg with privacy and fastest are compared at their own ends: they have collapsed).
+    """Return the claims of section V about a figure of accuracy.
+
+    FedAvg with privacy is compared by final accuracy, because its model collapses. The other claims
+    compare best accuracies, and the seconds to ``target``.
     """
     ours = {label: 100 * np.asarray(curves.last(label)) for label in curves.labels}
     peaks = {label: 100 * np.asarray(curves.best(label)) for label in curves.labels}
@@ -176,9 +178,11 @@ def accuracy_claims(curves: Curves, target: float) -> list[Claim]:
 
 
 def _later(curves: Curves, other: str, first: str, target: float) -> Claim:
-    """That ``other`` needs more seconds than ``first`` to an accuracy, in the mean restricted to
-    the seconds that all of their runs reach: a run that does not get there by then counts as if it
-    did at that second. So a rival that never gets there makes the difference too small, if wrong.
+    """Return the claim that ``other`` needs more seconds than ``first`` to reach ``target``.
+
+    The mean is restricted to the seconds that all runs of both reach. A run that misses the target
+    by then counts as reaching it at that second. A rival that never reaches the target can
+    therefore only make the measured difference too small.
     """
     needed = {label: np.asarray(curves.seconds_to(label, target)) for label in (other, first)}
     end = min(curves.run(label, s).clock.iloc[-1] for label in needed for s in curves.seeds(label))
@@ -197,7 +201,7 @@ def _later(curves: Curves, other: str, first: str, target: float) -> Claim:
 
 
 def leakage_claims(leaked: Curves, against: str) -> list[Claim]:
-    """What section V says of the figures of leakage."""
+    """Return the claims of section V about a figure of leakage."""
     first = "PAUSE" if "PAUSE" in leaked.labels else "SA-PAUSE"
     family = []
     for other in ("random", "clustered sampling"):
@@ -226,7 +230,7 @@ def leakage_claims(leaked: Curves, against: str) -> list[Claim]:
 
 
 def _gap(one: pd.DataFrame, other: pd.DataFrame, against: str) -> np.ndarray:
-    """How much more ``other`` has leaked than ``one``, round by round or over its seconds."""
+    """Return the leakage of ``other`` minus ``one``, by round or over the seconds of ``other``."""
     if against == "round":
         a, b = _common(one.max_spent, other.max_spent)
         return b - a

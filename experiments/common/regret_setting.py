@@ -1,4 +1,4 @@
-"""The network in which regret is measured: BSFL's, K = 20, m = 5, alpha = 3, beta = 1.2."""
+"""BSFL's network for regret measurements: K = 20, m = 5, alpha = 3, beta = 1.2."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from pause_jax.policies import Genie, PolicyConfig
 from pause_jax.privacy import NoPrivacy
 from pause_jax.world.latency import Latency, TwoGroups
 
-# Of a line the exponent d ln R / d ln n is 1; the edge is ours.
+# Least exponent d ln R / d ln n that counts as linear, our choice. A line has exponent 1.
 LINE = 0.9
 EXPONENT = "exponent over the last decade"
 
 
 def logarithmic(text: str, curves: xr.DataArray) -> Claim:
-    """That regret [seed, round] is nearer to a logarithm than to a square root at its end."""
+    """Return the claim that regret [seed, round] ends nearer to a logarithm than a square root."""
     edge = halfway(curves.sizes["round"])
     return _grown(text, curves)._replace(below=edge, note=f"halfway is {edge:.3f}")
 
 
 def halfway(rounds: int) -> float:
-    """The exponent halfway between a logarithm's and a square root's over the last decade.
+    """Return the exponent halfway between a logarithm and a square root over the last decade.
 
-    Those are 1 / ln n, taken in the middle of the decade, and 1 / 2.
+    Their exponents are 1 / ln n, in the middle of the decade, and 1 / 2.
     """
     return (1 / (math.log(rounds) - math.log(10) / 2) + 0.5) / 2
 
 
 def linear(text: str, curves: xr.DataArray) -> Claim:
-    """That regret [seed, round] grows as a line, or faster, over the last decade of its rounds."""
+    """Return the claim that regret [seed, round] is linear or faster in its last decade."""
     return _grown(text, curves)._replace(above=LINE, note=f"claimed: above {LINE:g}")
 
 
@@ -49,7 +49,7 @@ def _grown(text: str, curves: xr.DataArray) -> Claim:
 
 
 def config(policy: PolicyConfig, rounds: int, latency: Latency | None = None) -> SimConfig:
-    """A bandit-only run of the setting; without privacy no budget ends it."""
+    """Return a bandit-only config without privacy, and thus without budgets."""
     return SimConfig(
         num_clients=20,
         num_selected=5,
@@ -63,8 +63,9 @@ def config(policy: PolicyConfig, rounds: int, latency: Latency | None = None) ->
 
 
 def second_best(rounds: np.ndarray) -> np.ndarray:
-    """How far the second best cohort is behind the best in some rounds of the genie's own history:
-    the least positive gap of each, float64.
+    """Return the gap between the best and second best cohort in rounds of the genie's history.
+
+    Cohorts that tie with the best one are skipped. The gaps are float64, one per round.
     """
     own = config(Genie(), int(rounds.max()))
     clients = np.asarray(simulate(own, jax.random.key(0), record=("clients",)).clients)
@@ -85,7 +86,7 @@ def second_best(rounds: np.ndarray) -> np.ndarray:
 def draw(
     panels: dict[str, xr.DataArray], out: pathlib.Path, name: str = "regret", scale: str = "log"
 ) -> None:
-    """Curves of cumulative regret, one panel each, on axes of a scale: ``out/figures/NAME.png``."""
+    """Draw cumulative regret, one panel per title, on log or linear axes, as ``NAME.png``."""
     figure = Figure(figsize=(5.5 * len(panels), 4.6), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for (title, curves), panel in zip(panels.items(), axes, strict=True):

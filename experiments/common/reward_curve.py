@@ -1,4 +1,4 @@
-"""The generalization reward as a curve: PAUSE Fig. 1 and BSFL Fig. 2 are the same quantity."""
+"""Generalization reward as a curve: PAUSE Fig. 1 and BSFL Fig. 2 show the same quantity."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pause_jax.bandit.reward import generalization_reward
 
 
 def curves(betas: Sequence[float], clients: int, selected: int, rounds: int) -> xr.DataArray:
-    """The reward g [beta, rate] of a client with 1/K of the data, for T_k = 0, 1, ..., rounds."""
+    """Return g [beta, rate] of a client with 1/K of the data, for T_k = 0, 1, ..., rounds."""
     counts = jnp.arange(rounds + 1)
     share = jnp.full(rounds + 1, 1 / clients)
     g = [generalization_reward(counts, rounds, share, selected, beta) for beta in betas]
@@ -34,7 +34,7 @@ def compare(
     expected: dict[str, Any],
     outcome: Outcome,
 ) -> None:
-    """Add the curves' ends and zero, the checks, and what the paper says of its ``figure``."""
+    """Add the ends and zero of the curves, the checks, and the paper's claims on ``figure``."""
     rules = expected["checks"]
     target = selected / clients
     zero = round(target * (g.sizes["rate"] - 1))
@@ -74,7 +74,7 @@ def compare(
 
 
 def draw(g: xr.DataArray, target: float, x_label: str, file: pathlib.Path) -> None:
-    """Write the figure."""
+    """Write the figure to ``file``."""
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
     for i, beta in enumerate(g.beta.values):

@@ -1,1 +1,1 @@
-"""Rounds against server steps that overlap, at equal seconds and equal budget."""
+"""Synchronous rounds against overlapping server steps, at equal times and budgets."""

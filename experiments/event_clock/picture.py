@@ -1,4 +1,4 @@
-"""Accuracy against seconds, a panel a fleet, with bands over seeds."""
+"""Accuracy against seconds, one panel per fleet, with bands over seeds."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import xarray as xr
 
 from experiments.common import figures
 
-# Times of a curve.
+# Number of times per curve.
 POINTS = 60
 
 
 def accuracy_at(result: xr.Dataset, seconds: float) -> xr.DataArray:
-    """Accuracy in %, [config, seed], at the last evaluation by then, or at the first of all."""
+    """Return accuracy in % [config, seed] at the last evaluation by then, or else at the first."""
     by_then = (result.eval_clock <= seconds).sum("eval_round")
     return 100 * result.test_accuracy.isel(eval_round=(by_then - 1).clip(0))
 
 
 def draw(fleets: Mapping[str, tuple[xr.Dataset, float]], out: pathlib.Path) -> None:
-    """Draw ``out/figures/accuracy.png`` of the fleets: their results, and the seconds of a run."""
+    """Draw ``out/figures/accuracy.png`` from each fleet's results and seconds per run."""
     import matplotlib.pyplot as plt
 
     number = len(fleets)

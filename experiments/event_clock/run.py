@@ -1,4 +1,4 @@
-"""Rounds against rounds that overlap: accuracy after equal seconds, with equal budgets.
+"""Synchronous rounds against overlapping server steps: accuracy at equal times and budgets.
 
 python -m experiments.event_clock.run
 """
@@ -29,7 +29,7 @@ def main(
     only: Annotated[str, typer.Option(help="Fleets, with commas; all by default.")] = "",
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
-    """Play, print and write; exit status 1 if a check fails."""
+    """Run, print and write. Exit with status 1 if a check fails."""
     keys = jax.random.split(jax.random.key(0), seeds)
     rules = json.loads((HERE / "expected.json").read_text())
     outcome = Outcome(f"digits, 60 clients: accuracy in % after equal seconds, {seeds} seeds")

@@ -1,4 +1,4 @@
-"""The fleets, the contestants and the claims, fixed before the runs."""
+"""Fleets, contestants and claims, fixed before the runs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ FLEETS = {
     ),
 }
 FEDBUFF = Asynchronous(concurrency=10, buffer=5, open_slots=1)
-# Pisces' own server: so many steps while a client is under way at most.
+# Server of Pisces, whose pace limits staleness to about b = 10 server steps.
 PACED = FEDBUFF.replace(buffer=20, pace=10.0)
-# By name: the policy and the clock.
+# Policy and clock by name.
 CONTESTANTS = {
     "rounds, random": ("random", Synchronous()),
     "rounds, pause": ("pause", Synchronous()),
@@ -38,10 +38,10 @@ CONTESTANTS = {
     "fedbuff, fastest": ("fastest", FEDBUFF),
     "fedbuff, pisces": ("pisces", FEDBUFF),
     "paced, pisces": ("pisces", PACED),
-    # No claim is about it: added after a first run, to tell the pace from the choice.
+    # Not in any claim: added after a first run, to separate the effects of pace and choice.
     "paced, random": ("random", PACED),
 }
-# Of each fleet: the first one is above the second one.
+# For each fleet, the first contestant is above the second.
 CLAIMS = (
     ("fedbuff, random", "rounds, pause"),
     ("fedbuff, pause", "fedbuff, random"),
@@ -53,7 +53,7 @@ CLAIMS = (
 
 
 def play(base: SimConfig, keys: jax.Array, rounds: int) -> tuple[xr.Dataset, float]:
-    """All contestants, and the seconds in which random rounds play ``rounds``."""
+    """Run all contestants for the mean duration of ``rounds`` random rounds, returned too."""
     alone = base.replace(policy=named("random"), num_rounds=rounds)
     clock = sweep(alone, keys[:4], record=("clock",), progress=False).clock
     seconds = float(clock.isel(round=-1).mean())

@@ -1,1 +1,1 @@
-"""Every policy on every fleet."""
+"""Every policy on every fleet, with accuracy after equal times."""

@@ -1,4 +1,4 @@
-"""The fleets and the policies of the gauntlet."""
+"""Fleets and policies of the gauntlet."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from pause_jax.privacy import (
 from pause_jax.world.availability import Diurnal
 from pause_jax.world.latency import Network, Pareto, Switching, TwoGroups
 
-# With whom each is compared.
+# Policy that all others are compared with.
 YARDSTICK = "random"
-# Left out, and why.
+# Excluded policies, with the reason.
 LEFT_OUT = {"pause_exhaustive": "chooses as pause does, and scores 142,506 cohorts a round for it"}
-# Samples of the test set that the server holds on every fleet, for policies that value updates.
+# Test samples that the server holds on every fleet, for policies that value updates.
 HELD = 60
 LEARNING = Learning(data=Digits(), model=Mlp(hidden=(32,)))
 BASE = SimConfig(
@@ -51,10 +51,10 @@ MEANING = {
 
 
 def policies() -> dict[str, PolicyConfig]:
-    """The library's named policies, but those left out, and a control.
+    """Return the library's named policies, except for ``LEFT_OUT``, and a control.
 
-    Clients are numbered by speed on most of these fleets, so that the cohorts of ``round_robin``
-    are of one speed. In a shuffled order they are not.
+    Clients are numbered by speed on most of these fleets, so each cohort of ``round_robin`` has
+    clients of similar speed. The control goes through the clients in a shuffled order instead.
     """
     chosen = {name: policy for name, policy in NAMED.items() if name not in LEFT_OUT}
     return {**chosen, "round_robin_shuffled": RoundRobin(order="shuffled")}
@@ -62,7 +62,7 @@ def policies() -> dict[str, PolicyConfig]:
 
 @functools.cache
 def sorted_digits() -> Dataset:
-    """Digits in the order of their labels, a thirtieth to each client: the slow half has 5 to 9."""
+    """Return digits sorted by label, 1/30 per client; the slow half has the labels 5 to 9."""
     data = Digits().load()
     order = np.argsort(np.asarray(data.y_train), kind="stable")
     return Dataset.of(
@@ -76,7 +76,7 @@ def sorted_digits() -> Dataset:
 
 
 def equal_budgets() -> dict[str, tuple[SimConfig, Dataset | None]]:
-    """Nine fleets by what is particular to each; within a fleet all clients have one budget."""
+    """Return nine fleets, in each of which all clients have the same budget."""
     skewed = LEARNING.replace(partition=Dirichlet())
     few = Uniform(total_epsilon=200.0, horizon=12.0)
     whole = L1Laplace(clip_norm=1.0, budget=Uniform(total_epsilon=20_000.0, horizon=100.0))
@@ -98,13 +98,13 @@ def equal_budgets() -> dict[str, tuple[SimConfig, Dataset | None]]:
 
 
 def fleets() -> dict[str, tuple[SimConfig, Dataset | None]]:
-    """Nine fleets and three of unequal budgets, with their data if they are not the config's."""
-    # Budgets as numbers: each release costs 200 / 12, as in the fleet `spent`.
+    """Return all fleets, three with unequal budgets, and data that the config does not load."""
+    # With a total of 1, the law gives the budgets. Each release costs 200 / 12, as in `spent`.
     own = Constant(total_epsilon=1.0, per_release=200.0 / 12)
     tiers = Tiers(values=(50.0, 200.0, 800.0), shares=(0.4, 0.4, 0.2))
     fading = Uniform(total_epsilon=200.0, horizon=24.0, law=LogNormalBudgets(sigma=1.0))
-    # The last third of the clients has the labels 7 to 9, and less budget than the others. Labels
-    # that few clients have need larger steps and less noise to be learnt at all.
+    # The last third of the clients has the labels 7 to 9, and less budget than the others. The
+    # model learns labels of few clients only with larger steps and less noise.
     mild = Constant(total_epsilon=1.0, per_release=100.0)
     shy = mild.replace(law=PerClient(values=(2000.0,) * 20 + (600.0,) * 10))
     every = {
@@ -120,5 +120,5 @@ def fleets() -> dict[str, tuple[SimConfig, Dataset | None]]:
 
 
 def private(budget: Schedule, sensitivity: float = 0.003) -> SimConfig:
-    """The basic fleet with the papers' noise; clients whose budget is spent are not chosen."""
+    """Return the basic fleet with the papers' noise and these budgets."""
     return BASE.replace(privacy=PerCoordinateLaplace(sensitivity=sensitivity, budget=budget))

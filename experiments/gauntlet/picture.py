@@ -1,4 +1,4 @@
-"""One heat map: policies down, fleets across, early and late."""
+"""Heat map of policies (rows) and fleets (columns), with one panel per time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from experiments.common import figures
 from experiments.gauntlet.verdicts import Judgement
 
-# Percentage points at which a colour is full.
+# Percentage points at which the colour saturates.
 FULL = 15
 
 
@@ -19,7 +19,7 @@ def draw(
     names: Sequence[str],
     out: pathlib.Path,
 ) -> None:
-    """Draw ``out/figures/gauntlet.png``: points ahead of the yardstick, bold where shown."""
+    """Draw ``out/figures/gauntlet.png``: lead over the yardstick, bold where significant."""
     import matplotlib.pyplot as plt
 
     fleets = list(next(iter(verdicts.values())))

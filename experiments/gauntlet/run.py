@@ -1,4 +1,4 @@
-"""The gauntlet: every policy on every fleet, accuracy after the same simulated time.
+"""Gauntlet: accuracy of every policy on every fleet after the same simulated time.
 
 python -m experiments.gauntlet.run
 """
@@ -28,30 +28,30 @@ from pause_jax.learning import Dataset
 from pause_jax.policies import named
 
 HERE = pathlib.Path(__file__).parent
-# The times at which all are compared: in them the yardstick plays about so many rounds.
+# Times of the comparison, in rounds that the yardstick plays by then on average.
 ROUNDS = {"early": 12, "late": 60}
 
 
 def times_for(config: SimConfig, data: Dataset | None, keys: Array) -> dict[str, float]:
-    """Simulated seconds in which the yardstick plays ``ROUNDS``, the mean of some runs."""
+    """Return the mean simulated seconds in which the yardstick plays ``ROUNDS``, by name."""
     alone = config.replace(policy=named(YARDSTICK), num_rounds=max(ROUNDS.values()))
     clock = sweep(alone, keys[:4], data=data, record=("clock",), progress=False).clock
     return {when: float(clock.isel(round=rounds - 1).mean()) for when, rounds in ROUNDS.items()}
 
 
 def accuracy_at(result: xr.Dataset, seconds: float) -> xr.DataArray:
-    """Accuracy in %, [config, seed], at the last evaluation by then, or at the first of all."""
+    """Return accuracy in % [config, seed] at the last evaluation by then, or else at the first."""
     by_then = (result.eval_clock <= seconds).sum("eval_round")
     last = result.test_accuracy.isel(eval_round=(by_then - 1).clip(0))
     return 100 * last.drop_vars("eval_round")
 
 
 def accuracies(fleet: str, only: list[str], seeds: int, kept: pathlib.Path) -> pd.DataFrame:
-    """The accuracy of some policies on a fleet; those that the file ``kept`` lacks are played.
+    """Return the accuracy of policies on a fleet, after running policies missing from ``kept``.
 
     Returns:
-      One row a run: policy, seed, made_by, and the accuracy at each of the times. A policy that
-      cannot run on the fleet has none.
+      One row per run with policy, seed, made_by, and the accuracy at each time. A policy that
+      cannot run on the fleet has no rows.
     """
     config, data = fleets()[fleet]
     configs = {name: config.replace(policy=policies()[name]) for name in only}
@@ -72,18 +72,18 @@ def accuracies(fleet: str, only: list[str], seeds: int, kept: pathlib.Path) -> p
         table = rows if table.empty else pd.concat([table, rows])
         kept.parent.mkdir(parents=True, exist_ok=True)
         table.to_csv(kept, index=False, float_format="%.5g")
-        # A process has room for some hundred compiled programs.
+        # A process can hold only a few hundred compiled programs.
         jax.clear_caches()
     return table
 
 
 def stamp(config: SimConfig, seeds: int) -> str:
-    """A hash of what makes a policy's rows: its config, where it is not the default, and seeds."""
+    """Return a hash of a config's fields that are not at their defaults, and of the seeds."""
     return hashlib.sha256(f"{seeds} {changes(config)}".encode()).hexdigest()[:16]
 
 
 def can_run(fleet: str, name: str, config: SimConfig) -> bool:
-    """Whether a policy fits a fleet; says why not."""
+    """Return whether a policy can run on a fleet, and print the reason if not."""
     try:
         validate(config)
     except ConfigError as error:
@@ -98,7 +98,7 @@ def main(
     choose: Annotated[str, typer.Option(help="Policies, with commas; all by default.")] = "",
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
-    """Play what is missing, print and write the tables and the picture."""
+    """Run missing policies, and print and write the tables and the picture."""
     names = choose.split(",") if choose else list(policies())
     found: dict[str, pd.DataFrame] = {}
     for fleet in only.split(",") if only else fleets():
@@ -108,7 +108,7 @@ def main(
 
 
 def best_first(now: dict[str, dict[str, Judgement]], names: list[str]) -> list[str]:
-    """Names by how far they are ahead of the yardstick, mean over the fleets they can run on."""
+    """Sort policies by their mean lead over the yardstick, on the fleets where they can run."""
 
     def ahead(name: str) -> float:
         each = [by_policy[name].ahead for by_policy in now.values() if name in by_policy]
@@ -123,7 +123,7 @@ def report(
     seeds: int,
     out: pathlib.Path,
 ) -> None:
-    """Print and write tables and picture; ``verdicts`` are by time, fleet and policy."""
+    """Print and write the tables and the picture; ``verdicts`` are by time, fleet and policy."""
     first = next(iter(verdicts.values()))
     count = sum(len(each) - 1 for now in verdicts.values() for each in now.values())
     outcome = Outcome(f"test accuracy in % on digits after the same simulated time, {seeds} seeds")

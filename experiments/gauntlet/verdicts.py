@@ -1,4 +1,4 @@
-"""What the gauntlet's accuracies show: paired with the yardstick, all intervals at once."""
+"""Verdicts of the gauntlet: differences from the yardstick, with simultaneous intervals."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from experiments.common import claims
 
 
 class Judgement(NamedTuple):
-    """Of a policy on a fleet at a time, in percentage points.
+    """Judgement of a policy on a fleet at one time, in percentage points.
 
     Attributes:
-      each: accuracy in every seed [S].
-      ahead, half: of the yardstick in the same worlds, and half of its interval.
-      together: intervals that hold at once with 95 %, this one among them.
+      each: accuracy of each seed [S].
+      ahead: mean lead over the yardstick in the same worlds.
+      half: half the width of the interval of the lead.
+      together: number of intervals, including this one, that hold at once with 95 %.
     """
 
     each: np.ndarray
@@ -27,12 +28,12 @@ class Judgement(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """Accuracy, mean over the seeds."""
+        """Mean accuracy over the seeds."""
         return float(self.each.mean())
 
     @property
     def mark(self) -> str:
-        """``+`` if it is ahead of the yardstick, ``-`` if it is behind, else empty."""
+        """Significance mark: ``+`` ahead of the yardstick, ``-`` behind, otherwise empty."""
         return "+" if self.ahead > self.half else "-" if self.ahead < -self.half else ""
 
     def __str__(self) -> str:
@@ -46,9 +47,9 @@ def judged(
     """Compare every policy with the yardstick, by time, fleet and policy.
 
     Args:
-      found: by fleet, one row a run: policy, seed, and a column for each of the times.
-      times: their names.
-      yardstick: the policy to compare with; every table has it.
+      found: table of each fleet, one row per run: policy, seed, and one column per time.
+      times: names of the times.
+      yardstick: policy to compare with, contained in every table.
     """
     together = len(times) * sum(table.policy.nunique() - 1 for table in found.values())
     result: dict[str, dict[str, dict[str, Judgement]]] = {}
@@ -70,17 +71,17 @@ def _judgement(each: np.ndarray, yardstick: np.ndarray, together: int) -> Judgem
 
 
 def _apart(one: np.ndarray, other: np.ndarray, together: int) -> tuple[float, float]:
-    """The mean difference of pairs, and half of its interval."""
+    """Return the mean difference of pairs, and half the width of its interval."""
     claim = claims.mean("", one - other, "points")
     low, high = claims.interval(claim, together)
     return claim.found, (high - low) / 2
 
 
 def best_of(each: Mapping[str, Judgement]) -> list[str]:
-    """The best policy of a fleet, and those whose paired interval with it holds 0; best first.
+    """Return the best policy of a fleet and all policies not significantly below it, best first.
 
-    Any policy might have been the best: all pairs of the fleet count, at both times and on all
-    fleets as many.
+    Any policy might have been the best, so the intervals are corrected for all pairs of policies,
+    at all times and on all fleets.
     """
     order = sorted(each, key=lambda name: -each[name].mean)
     top = each[order[0]]

@@ -1,1 +1,1 @@
-"""The authors' recorded MNIST runs, reproduced."""
+"""Index rules under the same PAUSE maximisation."""

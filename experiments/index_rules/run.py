@@ -1,4 +1,4 @@
-"""Index rules under the same PAUSE maximisation, on two latency models.
+"""Index rules under the same PAUSE maximisation, with two latency models.
 
 python -m experiments.index_rules.run
 """
@@ -28,7 +28,7 @@ def main(
     seeds: int = 32,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
-    """Run, print and write the comparison; exit status 1 if a check fails."""
+    """Run, print and write the comparison. Exit with status 1 if a check fails."""
     rules = json.loads((HERE / "expected.json").read_text())
     keys = jax.random.split(jax.random.key(0), seeds)
     outcome = Outcome(f"{seeds} seeds, {rounds} rounds, K = 20, m = 5, alpha = 3, beta = 1.2")

@@ -1,1 +1,1 @@
-"""The authors' recorded MNIST runs, reproduced."""
+"""Reproduction of the PAUSE authors' recorded MNIST runs."""

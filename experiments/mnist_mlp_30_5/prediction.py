@@ -1,4 +1,4 @@
-"""Is one recorded run a draw from ours? Two-sided prediction tests of a single value."""
+"""Two-sided prediction tests of whether one recorded run is a draw from ours."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ HEADING = f"{'authors':>8} {'ours +- sd of a run':>20} {'p rank':>7} {'p t':>7} 
 
 
 class Tested(NamedTuple):
-    """A recorded figure beside n of ours.
+    """Recorded value, compared with n of our runs.
 
     Attributes:
-      theirs: the recorded value, of one run.
-      mean: of our runs.
-      sd: standard deviation of one of our runs.
-      rank: p of the rank that ``theirs`` has among all n + 1; at least 2 / (n + 1).
-      t: p of a normal draw with the mean and variance that ours have.
-      corrected: ``t`` after Holm's correction for all figures that were tested together.
+      theirs: recorded value of one run.
+      mean: mean of our runs.
+      sd: standard deviation of our runs.
+      rank: p of the rank of ``theirs`` among all n + 1 values; at least 2 / (n + 1).
+      t: p of one more draw from a normal distribution fitted to our runs.
+      corrected: ``t`` after Holm's correction for all values tested together.
     """
 
     theirs: float
@@ -39,19 +39,19 @@ class Tested(NamedTuple):
 
 
 def rank_p(theirs: float, ours: np.ndarray) -> float:
-    """Two-sided p of the rank of a draw among n others [n]; ties count against neither side."""
+    """Return the two-sided p of a draw's rank among n others; ties count against neither side."""
     side = min(np.sum(ours <= theirs), np.sum(ours >= theirs))
     return min(1.0, 2 * (1 + float(side)) / (1 + ours.size))
 
 
 def t_p(theirs: float, ours: np.ndarray) -> float:
-    """Two-sided p of one more draw from the normal law of ``ours`` [n], fitted to them."""
+    """Return the two-sided p of one more draw from a normal distribution fitted to ``ours`` [n]."""
     spread = ours.std(ddof=1) * np.sqrt(1 + 1 / ours.size)
     return float(2 * stats.t.sf(abs(theirs - ours.mean()) / spread, ours.size - 1))
 
 
 def holm(p: Sequence[float]) -> np.ndarray:
-    """p-values [k] such that the chance of any below a level is at most the level (Holm 1979)."""
+    """Correct p-values [k] to bound the probability of any false rejection (Holm 1979)."""
     order = np.argsort(p)
     factors = np.arange(len(p), 0, -1)
     corrected = np.empty(len(p))
@@ -60,7 +60,7 @@ def holm(p: Sequence[float]) -> np.ndarray:
 
 
 def tests(figures: Mapping[Name, tuple[float, np.ndarray]]) -> dict[Name, Tested]:
-    """Name -> (theirs, ours [n]) to name -> test, corrected for all of them together."""
+    """Test each value, name -> (theirs, ours [n]), with one correction for all of them."""
     ts = [t_p(theirs, ours) for theirs, ours in figures.values()]
     return {
         name: Tested(theirs, ours.mean(), ours.std(ddof=1), rank_p(theirs, ours), t, corrected)

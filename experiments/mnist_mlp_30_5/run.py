@@ -1,4 +1,4 @@
-"""Reproduce the authors' recorded MNIST runs and check them against their numbers.
+"""Reproduce the authors' recorded MNIST runs, and compare with the authors' numbers.
 
 python -m experiments.mnist_mlp_30_5.run --data-dir FOLDER
 """
@@ -22,12 +22,12 @@ from pause_jax.analysis.plotting import save_figures
 from pause_jax.privacy import NoPrivacy
 
 HERE = pathlib.Path(__file__).parent
-# As the authors did: a peak is the peak over all rounds.
+# As in the authors' runs, whose peak accuracy is the maximum over all rounds.
 EVAL_EVERY = 1
 
 
 def configs(data_dir: str | None, rounds: int) -> dict[str, SimConfig]:
-    """The six runs that the authors recorded."""
+    """Return the configs of the six runs that the authors recorded."""
     named = {
         policy: presets.mnist_small(policy, data_dir=data_dir)
         for policy in ("pause", "sa_pause", "random", "fastest", "all")
@@ -40,7 +40,7 @@ def configs(data_dir: str | None, rounds: int) -> dict[str, SimConfig]:
 
 
 def figures(theirs: dict[str, Any], one: xr.Dataset) -> dict[str, tuple[float, np.ndarray]]:
-    """Name -> (the authors', ours [seed]) of a policy; a round is at most our last."""
+    """Return name -> (the authors' value, ours [seed]), with rounds clipped to our last."""
     accuracy = 100 * one.test_accuracy.sel(eval_round=slice(None, theirs["last_round"]))
     pairs = {"peak accuracy %": (theirs["peak_accuracy"], accuracy.max("eval_round"))}
     for name, ours, axis in (
@@ -53,7 +53,7 @@ def figures(theirs: dict[str, Any], one: xr.Dataset) -> dict[str, tuple[float, n
 
 
 def compare(result: xr.Dataset, expected: dict[str, Any], outcome: Outcome) -> None:
-    """Add a table, ours beside theirs, and the checks."""
+    """Add a table of our and the authors' values, the checks and the verdicts."""
     authors, rules = expected["authors"], expected["checks"]
     level, seeds = rules["level"], result.sizes["seed"]
     pairs = {
@@ -98,7 +98,7 @@ def main(
     rounds: int = 300,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
-    """Run, print and write the comparison; exit status 1 if a check fails."""
+    """Run, print and write the comparison. Exit with status 1 if a check fails."""
     keys = jax.random.split(jax.random.key(0), seeds)
     result = sweep(configs(data_dir, rounds), keys)
     expected = json.loads((HERE / "expected.json").read_text())

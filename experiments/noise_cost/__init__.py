@@ -1,1 +1,1 @@
-"""What the noise costs."""
+"""Accuracy cost of privacy noise for every mechanism."""

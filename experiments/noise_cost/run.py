@@ -1,4 +1,4 @@
-"""What the noise costs: accuracy of every mechanism at equal epsilon, in both units.
+"""Cost of noise: accuracy of every mechanism at equal epsilon, in both units.
 
 python -m experiments.noise_cost.run --data-dir FOLDER
 """
@@ -32,7 +32,7 @@ def tell(
     num_parameters: int,
     found: Found,
 ) -> None:
-    """The two tables of a setting."""
+    """Add the two tables of a setting."""
 
     def table(title: str, epsilons: tuple[float, ...], scale: float) -> None:
         outcome.add(f"  equal epsilon of {title}, accuracy % (clip)")
@@ -58,7 +58,7 @@ def draw(
     results: dict[str, tuple[int, Found]],
     out: pathlib.Path,
 ) -> None:
-    """Accuracy against epsilon of the whole update (above) and of one coordinate (below)."""
+    """Draw accuracy against epsilon of the whole update (top) and of one coordinate (bottom)."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(
@@ -92,7 +92,7 @@ def main(
     rounds: int = 300,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
-    """Run, print and write the tables; exit status 1 if a check fails."""
+    """Run, print and write the tables. Exit with status 1 if a check fails."""
     rules = json.loads((HERE / "expected.json").read_text())
     outcome = Outcome(f"{seeds} seeds, {rounds} rounds, PAUSE, geometric budget, eta = 0.04")
     outcome.add("± is the standard deviation over seeds; of three clips the best by test accuracy")

@@ -1,4 +1,4 @@
-"""The runs of the experiment, and the best clip of each mechanism."""
+"""Configs of the experiment, and the best clip of each mechanism."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from pause_jax.privacy import (
     Schedule,
 )
 
-SAMPLES = 67  # of each client on MNIST, as in the authors' runs with 2,000 samples and K = 30
+SAMPLES = 67  # per client on MNIST, as in the authors' runs with 2,000 samples and K = 30
 NETWORKS = {"30/5": (30, 5), "300/15": (300, 15)}
-# eps_bar of a client for ever. Laplace noise for whole updates shows little below 10^5.
+# Total eps_bar of a client. Networks learn little with Laplace noise on whole updates below 10^5.
 EPSILONS = (20.0, 200.0, 2e3, 2e4)
 LAPLACE_EPSILONS = (*EPSILONS, 2e5, 2e6)
-# Each mechanism gets the best of three clips, chosen for it by its accuracy.
+# Each mechanism uses the best of three clips, selected by accuracy.
 L2_CLIPS, L1_CLIPS, WIDTHS = (1e-3, 1e-2, 1e-1), (0.01, 0.3, 10.0), (3e-4, 3e-3, 3e-2)
 
 
-# (mechanism, epsilon) -> mean and sd over seeds, and the clip they were reached with.
+# (mechanism, epsilon) -> mean and sd of accuracy over seeds, and the best clip.
 Found = dict[tuple[str, float], tuple[float, float, float]]
 
 
 class Point(NamedTuple):
-    """A run's place in the tables: mechanism, its eps_bar in its own unit, and its clip."""
+    """Position of a run in the tables: mechanism, eps_bar in the mechanism's unit, and clip."""
 
     mechanism: str
     epsilon: float
@@ -45,7 +45,7 @@ class Point(NamedTuple):
 
 
 def setting(dataset: str, network: str, data_dir: str | None, rounds: int) -> SimConfig:
-    """PAUSE with the authors' weights, i.i.d. data, their network (32, 16)."""
+    """Return the config of PAUSE with the authors' weights and network (32, 16), i.i.d. data."""
     num_clients, num_selected = NETWORKS[network]
     if dataset == "mnist":
         config = presets.mnist_small(data_dir=data_dir)
@@ -62,7 +62,7 @@ def setting(dataset: str, network: str, data_dir: str | None, rounds: int) -> Si
 
 
 def mechanisms(num_parameters: int) -> dict[Point, Mechanism]:
-    """All runs; per_coordinate also at the whole-update epsilons of the others."""
+    """Return all mechanisms; per_coordinate also at the others' whole-update epsilons."""
 
     def budget(epsilon: float) -> Schedule:
         return Geometric(total_epsilon=epsilon)
@@ -83,7 +83,7 @@ def mechanisms(num_parameters: int) -> dict[Point, Mechanism]:
 
 
 def best(accuracy: dict[Point, np.ndarray]) -> Found:
-    """Mean and sd over seeds at the clip with the best mean, for each (mechanism, epsilon)."""
+    """Return mean and sd over seeds at the clip with the best mean, by (mechanism, epsilon)."""
     found: Found = {}
     for point, values in accuracy.items():
         mean, sd = float(values.mean()), float(values.std(ddof=min(1, values.size - 1)))
@@ -94,7 +94,7 @@ def best(accuracy: dict[Point, np.ndarray]) -> Found:
 
 
 def play(config: SimConfig, seeds: int) -> tuple[int, dict[Point, np.ndarray]]:
-    """d, and the accuracy in % after the last round for each point [seeds]; 0 if not finite."""
+    """Return d, and the final accuracy [seeds] of each point in %; 0 if not finite."""
     keys = jax.random.split(jax.random.key(0), seeds)
     plain = sweep({"none": config.replace(privacy=NoPrivacy())}, keys)
     num_parameters = int(plain.num_parameters.item())

@@ -1,4 +1,4 @@
-"""Reproduce PAUSE Fig. 1: the generalization reward against a client's rate of participation.
+"""Reproduce PAUSE Fig. 1: the generalization reward against a client's participation rate.
 
 python -m experiments.pause_fig_1.run
 """
@@ -24,7 +24,7 @@ def main(
     rounds: int = 600,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
-    """Compute, draw and check the curves; exit status 1 if a check fails."""
+    """Compute, draw and check the curves. Exit with status 1 if a check fails."""
     outcome = Outcome(f"K = {clients}, m = {selected}, equal shares, t = {rounds}")
     g = curves(BETAS, clients, selected, rounds)
     expected = json.loads((HERE / "expected.json").read_text())

@@ -15,13 +15,13 @@ from pause_jax import presets
 from pause_jax.learning import Cnn3
 
 HERE = pathlib.Path(__file__).parent
-# Simulated seconds of the curves. The fastest clients would play six times the others' rounds in
-# them, long after their model has collapsed: 300 rounds, as in the authors' runs, end it.
+# Simulated seconds of the curves. In this time, fastest would play six times as many rounds as the
+# others, long after its model collapsed. It ends after 300 rounds instead, as in the authors' runs.
 SECONDS, ROUNDS = 120.0, 300
 
 
 def setting(data_dir: str | None, rounds: int) -> Setting:
-    """The curves."""
+    """Return the setting of both figures."""
     preset = presets.cifar10_small_noniid(data_dir=data_dir).override(
         {
             "learning.model": Cnn3(norm="batch"),
@@ -45,7 +45,7 @@ def main(
     rounds: int = ROUNDS,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
-    """Play what is missing, judge, draw and write."""
+    """Play missing runs, judge the paper's claims, and write the output and figures."""
     reproduce(setting(data_dir, rounds), seeds, out)
 
 

@@ -21,12 +21,12 @@ from experiments.common.pause_learning import (
 from pause_jax import presets
 
 HERE = pathlib.Path(__file__).parent
-# Simulated seconds of the curves; rounds end the curve of the fastest clients.
+# Simulated seconds of the curves. The curve of fastest ends after this number of rounds instead.
 SECONDS, ROUNDS = 200.0, 1000
 
 
 def setting(data_dir: str | None, rounds: int) -> Setting:
-    """The curves."""
+    """Return the setting of both figures."""
     preset = presets.mnist_large(data_dir=data_dir).override(
         {"eval_every": 5, "num_rounds": rounds, "max_seconds": SECONDS}
     )
@@ -45,7 +45,7 @@ def main(
     rounds: int = ROUNDS,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
-    """Play what is missing, judge, draw and write."""
+    """Play missing runs, judge the paper's claims, and write the output and figures."""
     reproduce(setting(data_dir, rounds), seeds, out)
 
 

@@ -22,12 +22,12 @@ from pause_jax import presets
 from pause_jax.learning import Cnn3
 
 HERE = pathlib.Path(__file__).parent
-# Simulated seconds of the curves; rounds end the curve of the fastest clients.
+# Simulated seconds of the curves. The curve of fastest ends after this number of rounds instead.
 SECONDS, ROUNDS = 120.0, 500
 
 
 def setting(data_dir: str | None, rounds: int) -> Setting:
-    """The curves."""
+    """Return the setting of both figures."""
     preset = presets.cifar10_large(data_dir=data_dir).override(
         {
             "learning.model": Cnn3(norm="batch"),
@@ -51,7 +51,7 @@ def main(
     rounds: int = ROUNDS,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
-    """Play what is missing, judge, draw and write."""
+    """Play missing runs, judge the paper's claims, and write the output and figures."""
     reproduce(setting(data_dir, rounds), seeds, out)
 
 

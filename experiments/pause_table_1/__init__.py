@@ -1,1 +1,1 @@
-"""PAUSE Table I: neighbours and time against K, connectivity, the sign as printed."""
+"""PAUSE Table I: neighbours and time against K, connectivity, and the printed sign."""

@@ -1,4 +1,4 @@
-"""Search graphs by enumeration, and the paths of the proofs that they are connected."""
+"""Enumerated search graphs, and the paths in the proofs of their connectivity."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHAPES = ((5, 2), (6, 3), (7, 3), (8, 4))
 
 
 def connectivity(outcome: Outcome, number: int) -> None:
-    """All sets of small networks as nodes; random instances."""
+    """Check that the search graphs of small random instances are connected."""
     key = jax.random.key(4)
     connected = dict.fromkeys(lab.RULES, 0)
     for num_clients, num_selected in SHAPES:
@@ -37,7 +37,7 @@ def connectivity(outcome: Outcome, number: int) -> None:
 
 
 def claims_on_connectivity(connected: dict[str, int], total: int) -> list[Claim]:
-    """That both papers' graphs are connected, of those that were enumerated."""
+    """Return the claims that all enumerated graphs of both papers are connected."""
     return [
         exact(
             f"{where}: every enumerated graph is connected",
@@ -49,7 +49,7 @@ def claims_on_connectivity(connected: dict[str, int], total: int) -> list[Claim]
 
 
 def paths(outcome: Outcome, draws: int = 2000) -> None:
-    """BSFL's path, as printed and repaired, and Algorithm 3's."""
+    """Check BSFL's path, as printed and as repaired, and the path of Algorithm 3."""
     for repaired in (False, True):
         reading = "repaired" if repaired else "printed"
         smallest: dict[str, proofs.CounterExample] = {}

@@ -1,4 +1,4 @@
-"""Neighbours and time against K, connectivity, the proof's path, and the sign as printed.
+"""Neighbours and time against K, connectivity, the proofs' paths, and the printed sign.
 
 python -m experiments.pause_table_1.run
 """
@@ -24,7 +24,7 @@ HERE = pathlib.Path(__file__).parent
 
 
 def printed_sign(outcome: Outcome, number: int, steps: int, times: float, axes: Any) -> None:
-    """Annealing beside the walk that accepts every move, as the printed rule does."""
+    """Compare annealing with a walk that accepts every move, as the printed rule does."""
     problems = instances.draw(jax.random.key(2), number, 60, 10, scaling.REWARD, "uniform")
     optimum = np.asarray(lab.optima(problems, 10))
     gap = {}
@@ -55,7 +55,7 @@ def main(
     graph_instances: Annotated[int, typer.Option(help="Graphs enumerated a size.")] = 30,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
-    """Run, print, draw; exit status 1 if a check fails."""
+    """Run, print and draw. Exit with status 1 if a check fails."""
     rules = json.loads((HERE / "expected.json").read_text())["checks"]
     sizes = [k for k in (60, 180, 540, 1620) if k <= largest]
     outcome = Outcome(f"K = {sizes}, {sets} sets a graph, {graph_instances} graphs a size")

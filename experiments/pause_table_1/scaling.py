@@ -1,4 +1,4 @@
-"""How neighbours and time grow with the number of clients."""
+"""Growth of neighbours and time with the number of clients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEPS = 500
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def all_degrees(key: Array, problems: Problem, num_selected: int, number: int) -> dict[str, Array]:
-    """Degrees for each rule, float [n, number + 2]: random sets, the optimum, the m highest ucb."""
+    """Count neighbours by rule, float [n, number + 2]: random sets, optimum, m highest ucb."""
     drawn = lab.random_sets(key, problems.index.shape[1], num_selected, number)
 
     def one(problem: Problem) -> dict[str, Array]:
@@ -36,7 +36,7 @@ def all_degrees(key: Array, problems: Problem, num_selected: int, number: int) -
         special = nobody.at[0, best].set(True).at[1, fastest].set(True)
         members = jnp.concatenate([drawn, special])
         landscape = lab.landscape_for(key, problem, num_selected, "pause")
-        # The other rules use the first of its lists; one sort of them serves all.
+        # The other rules use the first lists of pause, so one sort serves all rules.
         return {
             rule: lab.degrees(landscape._replace(ranks=landscape.ranks[:lists]), members)
             for rule, lists in LISTS.items()
@@ -46,7 +46,7 @@ def all_degrees(key: Array, problems: Problem, num_selected: int, number: int) -
 
 
 def neighbours(outcome: Outcome, sizes: list[int], sets: int, within: float, axes: Any) -> None:
-    """Degrees of random sets, of the exact optimum and of the m highest ucb, for m = K/6 and 5."""
+    """Count neighbours of random sets, the optimum and the m highest ucb, for m = K/6 and 5."""
     key = jax.random.key(0)
     outcome.add(
         "slopes of the number of neighbours against K; mean over random sets, their largest, that "
@@ -104,7 +104,7 @@ def neighbours(outcome: Outcome, sizes: list[int], sets: int, within: float, axe
 
 
 def claims_on_neighbours(vanilla: bool, bounded: bool, worst: bool) -> list[Claim]:
-    """What PAUSE's Table I and the text on BSFL's Fig. 3 say of the number of neighbours."""
+    """Return the claims of PAUSE's Table I and of BSFL on Fig. 3 about the neighbours."""
     highest = "the set of the m highest ucb has all m (K - m)"
     return [
         exact("Table I: Vanilla-SA has O(K^2) neighbours", vanilla, "m (K - m), slope 2"),
@@ -120,7 +120,7 @@ def _near(slopes: dict[Any, float], rule: str, cohort: str, value: float, within
 
 
 def seconds(outcome: Outcome, sizes: list[int], axes: Any) -> None:
-    """Measured times of a step and of whole searches; they are this machine's."""
+    """Measure the times of an annealing step and of whole searches on this machine."""
     key = jax.random.key(1)
     step, whole = [], []
     search = jax.jit(exact_search, static_argnums=2)

@@ -1,1 +1,1 @@
-"""A regret bound without gaps."""
+"""Regret bound without gaps, compared with measured regret."""

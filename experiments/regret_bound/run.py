@@ -1,4 +1,4 @@
-"""A regret bound without gaps, beside what is measured and the papers' bound.
+"""Regret bound without gaps, compared with measured regret and the papers' bound.
 
 python -m experiments.regret_bound.run
 """
@@ -23,26 +23,26 @@ from pause_jax.run.rounds.state import Round
 
 HERE = pathlib.Path(__file__).parent
 POLICIES: dict[str, PolicyConfig] = {"pause": Pause(index=Ucb()), "fastest": Fastest()}
-# The inequality is derived for them: they choose by the papers' index and an exact search.
+# Policies with the papers' index and an exact search, for which the inequality is derived.
 DERIVED = ("pause", "bsfl")
 STEPS = 200
 
 
 @quantity("round", "slot", unit="s")
 def slot_latency(r: Round) -> Array:
-    """Seconds that each chosen client took."""
+    """Latency of each chosen client."""
     return r.latency[r.selection.clients]
 
 
-# What float32 makes of a round's regret.
+# Bound on the rounding error of a round's regret in float32.
 ROUNDING = 1e-5
 
 
 class Measured(NamedTuple):
-    """A run, round by round, each of shape [n].
+    """Measurements of a run, each of shape [n].
 
     Attributes:
-      regret: of the round, given the policy's own history.
+      regret: regret of each round, given the policy's history.
       width: sqrt((m + 1) ln t / T_j(t - 1)) of the cohort's slowest client in expectation, j;
         infinite if j is untried.
       sure: whether every client's mean speed is within its width.
@@ -54,7 +54,7 @@ class Measured(NamedTuple):
 
 
 def measure(config: SimConfig, key: Array) -> Measured:
-    """Run a bandit-only config, and compute the widths in float64 from what it observed."""
+    """Run a bandit-only config, and compute its widths in float64 from its observations."""
     result = simulate(config, key, record=("clients", "regret", slot_latency))
     clients, latency = np.asarray(result.clients), np.asarray(result.slot_latency, np.float64)
     expected = np.asarray(config.latency.expected_speed(config.num_clients), np.float64)
@@ -75,7 +75,7 @@ def measure(config: SimConfig, key: Array) -> Measured:
 
 
 def broken(run: Measured) -> np.ndarray:
-    """The rounds in which all means are within their widths and regret exceeds two widths."""
+    """Return whether regret exceeds two widths with all means within their widths, by round."""
     return run.sure & (run.regret > 2 * run.width + ROUNDING)
 
 
@@ -120,7 +120,7 @@ def main(
 
 
 def add_policies(outcome: Outcome, table: dict[str, PolicyConfig], rounds: int, key: Array) -> None:
-    """Add how often each policy of a table breaks the inequality of a round."""
+    """Add how often each policy of a table violates the inequality of a round."""
     bound = regret.bounds_of(regret_setting.config(Genie(), rounds), np.arange(1, rounds + 1))
     last = bound["gap_free"][-1]
     outcome.add(
@@ -141,7 +141,7 @@ def add_policies(outcome: Outcome, table: dict[str, PolicyConfig], rounds: int, 
 
 
 def add_gaps(outcome: Outcome, rounds: int, least_width: float) -> None:
-    """Add how the gap to the second best cohort is distributed in the last decade of rounds."""
+    """Add the distribution of the gap to the second best cohort in the last decade of rounds."""
     sampled = np.unique(np.geomspace(rounds / 10, rounds, 1000).astype(int))
     gaps = regret_setting.second_best(sampled)
     outcome.add(f"gap to the second best cohort, {sampled.size} rounds of the genie's last decade")
@@ -161,7 +161,7 @@ def add_gaps(outcome: Outcome, rounds: int, least_width: float) -> None:
 
 
 def two_widths(run: Measured) -> np.ndarray:
-    """Twice the width of each round; 0 where the client is untried, at most K rounds."""
+    """Return twice the width of each round; 0 for untried clients, in at most K rounds."""
     return np.where(np.isfinite(run.width), 2 * run.width, 0.0)
 
 
@@ -172,7 +172,7 @@ def draw(
     bounds: dict[str, np.ndarray],
     out: pathlib.Path,
 ) -> None:
-    """Measured regret, the sum of widths and the bounds: ``out/figures/regret_bound.png``."""
+    """Draw measured regret, summed widths and bounds as ``out/figures/regret_bound.png``."""
     figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     axes, at = figure.subplots(), np.unique(np.geomspace(20, n[-1], 200).astype(int)) - 1
     for name, curve in curves.items():

@@ -1,1 +1,1 @@
-"""The authors' recorded MNIST runs, reproduced."""
+"""Growth of PAUSE's regret in bandit-only runs to a million rounds."""

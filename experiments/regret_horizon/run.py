@@ -1,4 +1,4 @@
-"""At which horizon does PAUSE's regret become logarithmic? Bandit-only runs to a million rounds.
+"""Horizon at which PAUSE's regret becomes logarithmic: bandit-only runs to a million rounds.
 
 python -m experiments.regret_horizon.run
 """
@@ -25,10 +25,10 @@ HERE = pathlib.Path(__file__).parent
 
 
 def median_gaps(rounds: int) -> tuple[list[int], list[float]]:
-    """How far the second best cohort is behind the best, along the genie's own history.
+    """Return the gap between the best and second best cohort along the genie's history.
 
     Returns:
-      Rounds t, and the median over the 25 rounds from t on.
+      Rounds t, and the median gap over the 25 rounds from t on.
     """
     times = np.unique(np.geomspace(100, rounds, 12).astype(int))
     gaps = regret_setting.second_best((times[:, None] + np.arange(25)).ravel())
@@ -36,14 +36,14 @@ def median_gaps(rounds: int) -> tuple[list[int], list[float]]:
 
 
 def decade_ratios(curves: np.ndarray) -> dict[int, float]:
-    """Return how much the regret of a decade of rounds exceeds that of the decade before.
+    """Return the ratios of the regret of a decade of rounds to the previous decade's regret.
 
-    (R(10 n) - R(n)) / (R(n) - R(n / 10)) of the mean curve: 1 for a logarithm, 10^p for n^p, 10 for
-    a line, and tends to 0 if the regret is bounded. Unlike an exponent it does not remember the
+    (R(10 n) - R(n)) / (R(n) - R(n / 10)) of the mean curve is 1 for a logarithm, 10^p for n^p and
+    10 for a line, and tends to 0 for bounded regret. Unlike an exponent, it does not depend on the
     first rounds.
 
     Args:
-      curves: [seeds, T], cumulative; rounds that not all seeds played are left out.
+      curves: cumulative regret [seeds, T]; rounds that not all seeds played are dropped.
 
     Returns:
       The ratio by n, for the powers of ten n with 10 <= n <= T / 10.
@@ -59,7 +59,7 @@ def decade_ratios(curves: np.ndarray) -> dict[int, float]:
 
 
 def references(rounds: int) -> list[str]:
-    """The last ratio of decades of known growths."""
+    """Return the last decade ratio of known growth rates, as lines of text."""
     n = np.arange(1.0, rounds + 1)
     growths = {"ln n": np.log(n), "sqrt(n)": np.sqrt(n), "sqrt(n ln n)": np.sqrt(n * np.log(n))}
     ratios = {
@@ -70,7 +70,7 @@ def references(rounds: int) -> list[str]:
 
 
 def family(curves: xr.DataArray) -> list[Claim]:
-    """Theorem 3, of each index, with g and without."""
+    """Return the claims of Theorem 3 for each index, with and without g."""
     return [
         regret_setting.logarithmic(
             f"Theorem 3: {name}: nearer to a logarithm than to a square root",
@@ -85,13 +85,13 @@ def main(
     seeds: int = 20,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
-    """Run, print and write growth by decade; exit status 1 if a check fails."""
+    """Run, print and write growth by decade. Exit with status 1 if a check fails."""
     rules = json.loads((HERE / "expected.json").read_text())
     configs = {
         rule.name: regret_setting.config(Pause(index=rule()), rounds)
         for rule in (Ucb, UcbV, Thompson)
     }
-    # The controls: without g the best cohort is the same in every round, and its gap is constant.
+    # Controls: without g, the best cohort is the same in every round, and its gap is constant.
     for name in ("ucb", "thompson"):
         configs[f"{name}, alpha = 0"] = configs[name].override({"reward.alpha": 0.0})
     curves = regret.measure(configs, jax.random.split(jax.random.key(0), seeds))

@@ -1,1 +1,1 @@
-"""The authors' recorded MNIST runs, reproduced."""
+"""Regret of every registered policy, with the papers' bounds."""

@@ -1,4 +1,4 @@
-"""Regret of every policy of the registry, beside the papers' bounds.
+"""Regret of every registered policy, with the papers' bounds.
 
 python -m experiments.regret_policies.run
 """
@@ -21,8 +21,8 @@ from pause_jax.bandit.search import Annealing
 from pause_jax.policies import NAMED, Pause, PolicyConfig, named
 
 HERE = pathlib.Path(__file__).parent
-# Without learning these choose as others do: all losses are equal, there are no updates to compare,
-# and exhaustive search finds what exact search finds.
+# Without learning, these policies choose like others: all losses are equal, no updates exist to
+# compare, and exhaustive search agrees with exact search.
 SAME = {
     "cpow_d": "power_of_choice",
     "rpow_d": "power_of_choice",
@@ -31,7 +31,7 @@ SAME = {
     "pause_exhaustive": "pause",
 }
 NEVER_WRONG = ("genie", "all")
-# More lines than these hide each other; the table has all.
+# Policies in the figure, where more curves would hide each other. The table has all policies.
 DRAWN = (
     "pause", "pause_kl_ucb", "pause_ucb_v", "pause_thompson", "pause_discounted",
     "pause_useful_rate", "sa_pause", "alsa", "rbcs_f", "round_robin", "cs_ucb", "oort", "random",
@@ -40,10 +40,10 @@ DRAWN = (
 
 
 def policies(names: list[str], steps: int) -> dict[str, PolicyConfig]:
-    """The registry's policies by name; annealing with as many steps as asked for.
+    """Return registered policies by name, with ``steps`` annealing steps in their searches.
 
     Raises:
-      ConfigError: if there is no policy of a name.
+      ConfigError: if a name is unknown.
     """
     chosen = {}
     for name in names:
@@ -61,7 +61,7 @@ def main(
     only: Annotated[str, typer.Option(help="Comma-separated policies; all if left out.")] = "",
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
-    """Run, print and write the comparison; exit status 1 if a check fails."""
+    """Run, print and write the comparison. Exit with status 1 if a check fails."""
     rules = json.loads((HERE / "expected.json").read_text())
     names = only.split(",") if only else [name for name in NAMED if name not in SAME]
     configs = {

@@ -1,4 +1,4 @@
-"""Optimality gap of annealing against steps and chains, on states of real bandit runs, 15 of 300.
+"""Optimality gap of annealing by steps and chains, in states of bandit runs with 15 of 300.
 
 python -m experiments.search_gap.run
 """
@@ -34,12 +34,12 @@ def main(
     chains: Annotated[int, typer.Option(help="A power of 4.")] = 64,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
-    """Run, print, draw; exit status 1 if a check fails."""
+    """Run, print and draw. Exit with status 1 if a check fails."""
     expected: dict[str, Any] = json.loads((HERE / "expected.json").read_text())
     config = presets.mnist_large("pause").replace(
         learning=None, num_clients=num_clients, num_selected=num_selected, num_rounds=rounds
     )
-    # Later than the rounds in which every client is tried for the first time.
+    # Start after the rounds in which every client is tried for the first time.
     at = np.linspace(2 * -(-num_clients // num_selected), rounds, states).astype(int)
     outcome = Outcome(
         f"{num_selected} of {num_clients}, {seeds * states} instances: {states} rounds from "

@@ -1,1 +1,1 @@
-"""The laboratory for the searches that several experiments use; it has no figure of its own."""
+"""Laboratory for the searches, shared by several experiments."""

@@ -1,6 +1,6 @@
-"""A laboratory for the searches: energies and gaps, the search graph, times.
+"""Laboratory for the searches: energies and gaps, the search graph, times.
 
-For the host: call it from a script, not within a trace. Sources: PAUSE Table I and section IV-B;
+Call these functions from a script, not within a trace. Sources: PAUSE Table I and section IV-B;
 BSFL section V and Figs. 3-4. The paths of the convergence proofs are in ``proofs``.
 """
 
@@ -32,11 +32,11 @@ from pause_jax.bandit.search.annealing import (
 from pause_jax.bandit.search.exact import exact
 from pause_jax.bandit.search.problem import Problem, shuffled
 
-# "ucb" is R2 with the ucb list alone, which Algorithm 3 needs and nothing more.
+# "ucb" is R2 with the ucb list alone, which is sufficient for Algorithm 3.
 RULES = (*NEIGHBOURHOODS, "ucb")
-# What two float32 sums of the same cohort may differ by, relative to 1 + |energy|.
+# Tolerated difference of two float32 sums of a cohort, relative to 1 + |energy|.
 TOLERANCE = 1e-5
-# kappa at which every move is accepted, as by the acceptance rule with the sign that is printed.
+# kappa at which every move is accepted, as in the acceptance rule with its printed sign.
 ACCEPT_ALL = 1e-30
 
 
@@ -58,18 +58,18 @@ def traces(
 
     Args:
       keys: typed keys [n].
-      problems: a batch of n: index [n, K], terms [n, L, K] (g first, then p), energy_range [n]. A
-        single problem p becomes one by ``jax.tree.map(lambda leaf: leaf[None], p)``; build it with
-        ``pause_jax.bandit.reward.problem_of``, or from terms of one's own with ``cohort_problem``.
+      problems: n problems with index [n, K], terms [n, L, K] (g first, then p), energy_range [n].
+        Build a problem p with ``pause_jax.bandit.reward.problem_of``, or from custom terms with
+        ``cohort_problem``. ``jax.tree.map(lambda leaf: leaf[None], p)`` turns it into a batch.
       num_selected: m.
       neighbourhood: as in :func:`pause_jax.bandit.search.anneal`.
-      steps: of a chain.
-      chains: for each problem.
-      cooling: kappa. ``ACCEPT_ALL`` makes a random walk: the acceptance rule as printed,
-        ``exp(-(E(U) - E(V)) / tau)``, is at least 1 downhill, and so it is at infinite temperature.
+      steps: annealing steps per chain.
+      chains: number of chains per problem.
+      cooling: kappa. ``ACCEPT_ALL`` accepts every move, a random walk. So does the printed rule,
+        ``exp(-(E(U) - E(V)) / tau)``, which is at least 1 downhill.
 
     Returns:
-      Leaves [n, ...].
+      Traces, leaves [n, ...].
     """
 
     def run(key: Array, problem: Problem) -> AnnealingTrace:
@@ -88,23 +88,23 @@ def traces(
 
 @functools.partial(jax.jit, static_argnames="num_selected")
 def optima(problems: Problem, num_selected: int) -> Array:
-    """Exact optimum of each problem of a batch, float [n]."""
+    """Compute the exact optimum of each problem of a batch, float [n]."""
     return jax.vmap(lambda problem: exact(problem.index, problem.weight, num_selected)[1])(problems)
 
 
 def gap_curves(trace: AnnealingTrace, optimum: ArrayLike, chains: int) -> NDArray[np.float64]:
-    """Optimality gap of the best of ``chains`` chains after each step.
+    """Compute the optimality gap of the best of ``chains`` chains after each step.
 
     Args:
-      trace: of n problems, with C chains each.
-      optimum: float [n].
-      chains: divides C; chains are taken in groups of so many, so C / chains groups.
+      trace: trace of n problems with C chains each.
+      optimum: exact optima, float [n].
+      chains: size of the groups of chains, a divisor of C.
 
     Returns:
-      [n, C / chains, steps]; below zero by rounding alone.
+      Gaps [n, C / chains, steps]; below zero only by rounding.
 
     Raises:
-      ValueError: if chains does not divide C or there are not n optima.
+      ValueError: if chains does not divide C, or ``optimum`` does not have n entries.
     """
     best = np.asarray(trace.best_energy, np.float64)
     number, total, steps = best.shape
@@ -118,7 +118,7 @@ def gap_curves(trace: AnnealingTrace, optimum: ArrayLike, chains: int) -> NDArra
 
 
 def at_optimum(gaps: NDArray[np.float64], optimum: ArrayLike) -> NDArray[np.bool_]:
-    """Where gaps [n, ...] are zero up to ``TOLERANCE`` of the optimum [n]."""
+    """Return where gaps [n, ...] are zero up to ``TOLERANCE``, relative to 1 + |optimum| [n]."""
     allowed = TOLERANCE * (1 + np.abs(np.asarray(optimum, np.float64)))
     return gaps <= allowed.reshape(-1, *(1,) * (gaps.ndim - 1))
 
@@ -128,7 +128,7 @@ def at_optimum(gaps: NDArray[np.float64], optimum: ArrayLike) -> NDArray[np.bool
 
 @functools.partial(jax.jit, static_argnames=("num_selected", "rule"))
 def landscape_for(key: Array, problem: Problem, num_selected: int, rule: str) -> Landscape:
-    """The landscape of one of ``RULES``, all clients available."""
+    """Build the landscape of one of ``RULES``, with all clients available."""
     name = "alsa" if rule == "ucb" else rule
     available = jnp.ones(problem.index.shape, bool)
     landscape = make_landscape(problem, num_selected, available, name, key)
@@ -137,7 +137,7 @@ def landscape_for(key: Array, problem: Problem, num_selected: int, rule: str) ->
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))
 def random_sets(key: Array, num_clients: int, num_selected: int, number: int) -> Array:
-    """Membership masks of uniformly random sets, bool [number, K]."""
+    """Draw membership masks of uniformly random sets, bool [number, K]."""
     everyone = jnp.ones(num_clients, bool)
 
     def draw(key: Array) -> Array:
@@ -153,7 +153,7 @@ _swaps = jax.vmap(num_swaps)
 
 @jax.jit
 def degrees(landscape: Landscape, members: ArrayLike) -> Array:
-    """Number of neighbours of each set, float [n], exact up to 2^24; ``members`` is bool [n, K]."""
+    """Count the neighbours of sets given as masks [n, K], float [n], exact up to 2^24."""
     removable, outside, others, below = _masks(landscape, jnp.asarray(members))
     return _swaps(removable, outside) + _swaps(others, below)
 
@@ -162,7 +162,7 @@ def degrees(landscape: Landscape, members: ArrayLike) -> Array:
 def sampled_degrees(
     key: Array, problems: Problem, num_selected: int, rule: str, number: int
 ) -> Array:
-    """Degrees of ``number`` random sets in each problem of a batch of n, float [n, number].
+    """Count the neighbours of ``number`` random sets in each of n problems, float [n, number].
 
     The same key draws the same sets for every rule.
     """
@@ -175,7 +175,7 @@ def sampled_degrees(
 
 
 def enumerate_sets(num_clients: int, num_selected: int) -> NDArray[np.bool_]:
-    """All C(K, m) sets as masks, in lexicographic order; for small K."""
+    """Return all C(K, m) sets as masks, in lexicographic order, for small K."""
     sets = list(itertools.combinations(range(num_clients), num_selected))
     masks = np.zeros((len(sets), num_clients), bool)
     np.put_along_axis(masks, np.array(sets), True, axis=1)
@@ -183,11 +183,11 @@ def enumerate_sets(num_clients: int, num_selected: int) -> NDArray[np.bool_]:
 
 
 def search_graph(landscape: Landscape, members: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Adjacency, bool [n, n], of sets given as masks [n, K]; row i holds the neighbours of i."""
+    """Return the adjacency [n, n] of sets given as masks [n, K]; row i has the neighbours of i."""
     parts = _masks(landscape, members)
     removable, outside, others, below = (np.asarray(part, np.int64) for part in parts)
     inside, missing = members.astype(np.int64).T, (~members).astype(np.int64).T
-    # One client leaves and one enters, so each product counts no more than that client.
+    # Only one client leaves and only one enters, so each product counts only this client.
     one_swap = members.astype(np.int64) @ missing == 1
     allowed = (removable @ missing) * (outside @ inside) + (others @ missing) * (below @ inside)
     return one_swap & (allowed > 0)
@@ -202,7 +202,7 @@ def is_connected(adjacency: NDArray[np.bool_]) -> bool:
 
 
 def median_seconds(call: Callable[[], Any], repeats: int = 5) -> float:
-    """Median wall time of a call after one that compiles, waiting for its result."""
+    """Return the median wall time of a compiled call, until its result is ready."""
     jax.block_until_ready(call())
     times = []
     for _ in range(repeats):
@@ -213,11 +213,11 @@ def median_seconds(call: Callable[[], Any], repeats: int = 5) -> float:
 
 
 def fit_slope(x: ArrayLike, y: ArrayLike) -> tuple[float, float]:
-    """Exponent of a power law y ~ x^slope by least squares on logarithms, and its standard error.
+    """Fit y ~ x^slope by least squares on logarithms; return the slope and its standard error.
 
     Args:
-      x: positive, three values or more.
-      y: positive.
+      x: at least three positive values.
+      y: positive values.
     """
     line, covariance = np.polyfit(np.log(np.asarray(x)), np.log(np.asarray(y)), 1, cov=True)
     return float(line[0]), float(np.sqrt(covariance[0, 0]))

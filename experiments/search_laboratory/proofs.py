@@ -1,7 +1,7 @@
-"""The paths through the search graph in the convergence proofs of BSFL and PAUSE.
+"""Paths through the search graph in the convergence proofs of BSFL and PAUSE.
 
 Sources: BSFL (Ben Ami et al. 2025), Theorem 2, Appendix B; PAUSE (Peleg et al. 2025), Theorem 4,
-Algorithm 3. The first fails on three clients; the second holds, and so do both theorems.
+Algorithm 3. BSFL's path fails on three clients. PAUSE's path holds, and so do both theorems.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ def bsfl_path(
     *,
     repaired: bool = False,
 ) -> Path:
-    """The path of BSFL's proof of Theorem 2 (Appendix B), phases P1 and P2.
+    """Return the path of BSFL's proof of Theorem 2 (Appendix B), phases P1 and P2.
 
-    As printed it adds ``argmax over S*`` whether or not that client is there already, and P2
-    removes ``argmin over S_0`` of g at every step.
+    As printed, it adds ``argmax over S*`` even if that client is already in the set, and P2 removes
+    ``argmin over S_0`` of g at every step.
 
     Args:
       index: ucb of each client, distinct.
-      g: of each client, distinct.
+      g: reward g of each client, distinct.
       start: S_0.
       goal: S*.
-      repaired: read ``S* minus S_j`` for S* and ``S_j`` for S_0, which is what seems to be meant.
+      repaired: read ``S* minus S_j`` for S* and ``S_j`` for S_0, the apparent intention.
 
     Returns:
-      The states up to the goal, to the first set of the wrong size, or to the first repetition.
+      States up to the goal, to the first set of the wrong size, or to the first repetition.
     """
     path, ucb, gain = [start], index.__getitem__, g.__getitem__
     lowest, phase, seen = min(goal, key=ucb), 1, set()
@@ -57,7 +57,7 @@ def bsfl_path(
 def algorithm_3_path(
     rng: np.random.Generator, index: Sequence[float], start: frozenset[int], goal: frozenset[int]
 ) -> Path:
-    """The path of PAUSE's proof of Theorem 4: Algorithm 3, on the ucb list alone."""
+    """Return the path of PAUSE's proof of Theorem 4: Algorithm 3 on the ucb list alone."""
     path, ucb = [start], index.__getitem__
     while (here := path[-1]) != goal:
         enter, leave = max(goal - here, key=ucb), min(here, key=ucb)
@@ -68,15 +68,15 @@ def algorithm_3_path(
 
 
 def path_fault(path: Path, goal: frozenset[int], lists: Sequence[Sequence[float]]) -> str:
-    """What is wrong with a path to ``goal``: nothing (""), or the first of its faults.
+    """Return the first fault of a path to ``goal``, or an empty string.
 
-    Neighbours are those of R1 and R2, checked here by the definition, for the given lists.
+    Neighbours are checked by the definition of R1 and R2 with these lists.
     """
     for a, b in itertools.pairwise(path):
         if len(b) != len(goal):
             return "a set of the wrong size"
         if a == b:
-            break  # stands still for ever
+            break  # stays here forever
         lowest_a, lowest_b = ({min(s, key=values.__getitem__) for values in lists} for s in (a, b))
         if len(a - b) != 1 or not ((a - b) <= lowest_a or (b - a) <= lowest_b):
             return "a step that is no neighbour"
@@ -84,7 +84,7 @@ def path_fault(path: Path, goal: frozenset[int], lists: Sequence[Sequence[float]
 
 
 class CounterExample(NamedTuple):
-    """An instance in which BSFL's path fails. Client k has ucb k, which is no restriction."""
+    """Instance in which BSFL's path fails. Client k has ucb k, without loss of generality."""
 
     num_clients: int
     num_selected: int
@@ -96,7 +96,7 @@ class CounterExample(NamedTuple):
 
 
 def counter_examples(max_clients: int, *, repaired: bool = False) -> Iterator[CounterExample]:
-    """Every instance up to order in which :func:`bsfl_path` fails, smallest K and m first."""
+    """Yield every instance (up to order) where :func:`bsfl_path` fails, smallest K and m first."""
     for num_clients in range(2, max_clients + 1):
         for num_selected in range(1, num_clients):
             sets = list(map(frozenset, itertools.combinations(range(num_clients), num_selected)))

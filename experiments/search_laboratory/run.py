@@ -1,4 +1,4 @@
-"""Annealing beside the exact search on random instances, and the search graphs that it walks on.
+"""Annealing compared with the exact search on random instances, and its search graphs.
 
 python -m experiments.search_laboratory.run
 """
@@ -30,7 +30,7 @@ def main(
     steps: Annotated[int, typer.Option(help="Annealing steps of a chain.")] = 60,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
-    """Print a table with a row per neighbourhood, and draw the gap against the annealing step."""
+    """Print a table with one row per neighbourhood, and draw the gap against the annealing step."""
     problems = instances.draw(
         jax.random.key(0), number, num_clients, num_selected, Reward(), "uniform"
     )

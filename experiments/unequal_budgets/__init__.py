@@ -1,1 +1,1 @@
-"""Clients whose privacy budgets differ: what each policy does with the strict ones."""
+"""Policies on clients with unequal privacy budgets."""

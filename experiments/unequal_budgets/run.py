@@ -1,4 +1,4 @@
-"""Fashion-MNIST on clients of three budgets: what each policy makes of the strict ones.
+"""Fashion-MNIST on clients with three budgets: how each policy uses strict clients.
 
 python -m experiments.unequal_budgets.run --data-dir FOLDER
 """
@@ -28,7 +28,7 @@ from pause_jax import sweep
 
 HERE = pathlib.Path(__file__).parent
 RECORDED = ("test_accuracy", "eval_clock", "clock", "counts", "spent")
-# The better one, the other, and after which of the two columns.
+# Better policy, other policy, and column of the comparison.
 CLAIMS = (
     ("pause, largest", "pause", "rounds"),
     ("random", "pause", "rounds"),
@@ -41,7 +41,7 @@ CLAIMS = (
 
 
 def accuracies(result: xr.Dataset, seconds: float) -> dict[str, xr.DataArray]:
-    """Accuracy in %, [config, seed], after all rounds and at the last evaluation by a time."""
+    """Return accuracy in % [config, seed] after all rounds and at the last evaluation by a time."""
     accuracy = 100 * result.test_accuracy
     by_then = (result.eval_clock <= seconds).sum("eval_round")
     return {
@@ -51,7 +51,7 @@ def accuracies(result: xr.Dataset, seconds: float) -> dict[str, xr.DataArray]:
 
 
 def report(outcome: Outcome, setting: str, result: xr.Dataset, seconds: float) -> None:
-    """The table of a setting."""
+    """Add the table of a setting."""
     rounds = result.sizes["round"]
     after, epsilon = accuracies(result, seconds), budgets()
     outcome.add("", f"{setting}: {MEANING[setting]}")
@@ -79,7 +79,7 @@ def report(outcome: Outcome, setting: str, result: xr.Dataset, seconds: float) -
 
 
 def draw(results: dict[str, xr.Dataset], out: pathlib.Path) -> None:
-    """Draw ``out/figures/unequal_budgets.png``: accuracy by seconds, a panel a setting."""
+    """Draw ``out/figures/unequal_budgets.png``: accuracy by seconds, one panel per setting."""
     import matplotlib.pyplot as plt
 
     figure, panels = plt.subplots(1, len(results), figsize=(11, 4), sharey=True, squeeze=False)
@@ -102,7 +102,7 @@ def main(
     rounds: Annotated[int, typer.Option(help="Of each run.")] = ROUNDS,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
-    """Play, print and write; exit status 1 if a check fails."""
+    """Run, print and write. Exit with status 1 if a check fails."""
     keys = jax.random.split(jax.random.key(0), seeds)
     configs = {name: config_of(policy, rounds) for name, policy in POLICIES.items()}
     configs["random, no noise"] = config_of(POLICIES["random"], rounds, private=False)

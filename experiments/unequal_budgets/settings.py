@@ -1,4 +1,4 @@
-"""Three tiers of budgets on Fashion-MNIST, and the policies that are compared."""
+"""Three tiers of budgets on Fashion-MNIST, and the compared policies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pause_jax.policies import NAMED, Pause, PolicyConfig
 from pause_jax.privacy import NoPrivacy, PerClient, PerCoordinateLaplace, Uniform
 
 CLIENTS, SAMPLES, ROUNDS = 60, 6000, 150
-# eps_bar of a coordinate, and the share of the clients that have it.
+# eps_bar per coordinate, and the share of clients with this budget.
 TIERS = {"strict": (2.0, 0.4), "middle": (20.0, 0.4), "liberal": (200.0, 0.2)}
 MEANING = {
     "mixed": "each client has all labels, whatever its budget",
@@ -30,18 +30,17 @@ POLICIES: dict[str, PolicyConfig] = {
 
 
 def budgets() -> np.ndarray:
-    """eps_bar of each client [K]; a client's speed says nothing of it."""
+    """Return eps_bar of each client [K], independent of the clients' speeds."""
     values = [np.full(round(share * CLIENTS), eps) for eps, share in TIERS.values()]
     return np.random.default_rng(1).permutation(np.concatenate(values))
 
 
 def data_of(setting: str, data_dir: str | None) -> Dataset:
-    """Fashion-MNIST with the client of each sample; all clients have equally many."""
+    """Load Fashion-MNIST with the client of each sample, equally many samples per client."""
     whole = FashionMnist(data_dir=data_dir).load()
     labels = np.asarray(whole.y_train)
     some = np.random.default_rng(0).permutation(labels.size)[:SAMPLES]
-    # In the order of their labels, the last first, or in none; then a block to each client, and the
-    # strict come first.
+    # Sort by descending label, or not at all. Each client gets one block, strict clients first.
     order = some[np.argsort(-labels[some], kind="stable")] if setting == "apart" else some
     return Dataset.of(
         np.asarray(whole.x_train)[order],
@@ -54,7 +53,7 @@ def data_of(setting: str, data_dir: str | None) -> Dataset:
 
 
 def config_of(policy: PolicyConfig, rounds: int = ROUNDS, private: bool = True) -> SimConfig:
-    """The run of a policy; the data are :func:`data_of`'s."""
+    """Return the config of a policy's run on the data of :func:`data_of`."""
     law = PerClient(values=tuple(float(each) for each in budgets()))
     budget = Uniform(total_epsilon=1.0, horizon=50.0, law=law)
     return SimConfig(
