@@ -60,7 +60,7 @@ class Learning(Config):
       max_steps: maximum local steps per round, within one pass over the client's data.
       keep_optimizer_state: whether a client's optimiser state persists between its rounds (as in
         the authors' code) or is reset in each round.
-      proximal: mu of FedProx (Li et al., 2020), which adds mu / 2 |w - w_global|^2 to the local
+      proximal: mu of FedProx (Li et al., 2020), which adds ``mu / 2 |w - w_global|^2`` to the local
         loss; None for no proximal term.
       server: server optimiser.
       stale_damping: beta of REFL's weights (Abdelmoniem et al., 2023, who use 0.35) for updates
