@@ -81,14 +81,13 @@ def drive(runs: Runs, watch: Watch) -> tuple[Result, Record]:
     warn_if_far(runs.config.latency.min_latency, fastest)
 
     def shapes(segments: int, state: State = state) -> list[Any]:
-        def record(state: State, segment: Segment) -> Record:
-            _, rows = steps.advance(*inputs, state, segment, runs.policy)
-            return _first_rounds(rows, segment, batched)
-
-        return [
-            jax.eval_shape(functools.partial(record, segment=segment), state)
-            for segment in runs.segments[:segments]
-        ]
+        found = []
+        for segment in runs.segments[:segments]:
+            # Its own method: jax.eval_shape is a trace, in which a step cannot have options.
+            _, rows = steps.advance.eval_shape(*inputs, state, segment, runs.policy)
+            first_rounds = functools.partial(_first_rounds, segment=segment, batched=batched)
+            found.append(jax.eval_shape(first_rounds, rows))
+        return found
 
     done, state, records = watch.resumed(state, shapes)
     for number, segment in enumerate(runs.segments[done:], done + 1):

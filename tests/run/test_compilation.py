@@ -274,3 +274,42 @@ def test_arrays_of_one_shape_share_programs_in_runs_and_sweeps():
     assert of_sweep.programs == 0
     np.testing.assert_array_equal(row.test_loss[0, 0], single.test_loss)
     assert (another.test_loss != row.test_loss).all()
+
+
+RESUMED = """
+import logging
+import jax
+from pause_jax import SimConfig, sweep
+from pause_jax.policies import Random
+from pause_jax.sweeps import checkpoint
+from pause_jax.sweeps.execute import SweepInterrupted
+
+checkpoint.SAVE_EVERY, checkpoint.SHARE = 0.0, float("inf")
+config = SimConfig(
+    num_clients=6, num_selected=2, num_rounds=40, learning=None, policy=Random(), track_regret=False
+)
+save = checkpoint.Checkpoint.save
+
+def saved_once(*arguments):
+    save(*arguments)
+    raise KeyboardInterrupt
+
+def run(number):
+    keys = jax.random.split(jax.random.key(0), number)
+    return sweep(config, keys, store=f"store{number}", max_batch=number, progress=False)
+
+logging.basicConfig(level=logging.INFO, format="%(message)s", stream=__import__("sys").stdout)
+for number in (1, 4):
+    checkpoint.Checkpoint.save = saved_once
+    try:
+        run(number)
+    except SweepInterrupted:
+        checkpoint.Checkpoint.save = save
+    run(number)
+"""
+
+
+def test_a_checkpoint_is_restored_under_a_users_flags(tmp_path):
+    printed = start(tmp_path, "-c", RESUMED, XLA_FLAGS="", PAUSE_JAX_CACHE=str(tmp_path))
+    assert printed.count("Resuming a chunk after 1 of its segments.") >= 2
+    assert "damaged" not in printed
