@@ -1,9 +1,9 @@
 """pause_jax: client selection for federated learning, simulated in JAX.
 
-``simulate(config, key)`` runs one simulation, ``sweep(configs, keys)`` many.
+``simulate(config, key)`` runs one simulation, and ``sweep(configs, keys)`` runs many.
 
 Examples:
-  Compare two policies without learning. Both meet the same latencies.
+  Compare two policies without learning. Both face the same latencies.
 
   >>> import jax
   >>> from pause_jax import SimConfig, sweep
@@ -31,7 +31,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __version__ = versions.version(__name__)
 
 _jax = versions.version("jax")
-if _jax == "unknown":  # without metadata
+if _jax == "unknown":  # installed without metadata
     from jax import __version__ as _jax
 
 if _jax == "0.10.2" or _jax.startswith("0.11."):
@@ -41,10 +41,10 @@ if _jax == "0.10.2" or _jax.startswith("0.11."):
         stacklevel=2,
     )
 
-# On CPUs, JAX 0.10.0 and 0.10.1 compute the maximum, minimum or mean of products wrongly, for sums
-# over 3 entries from the 32,769th client on (tests/support/canaries.py). The flag disables the
-# faulty kernel library, which also breaks 0.10.2. XLA reads the flag when JAX first initializes its
-# devices. Afterwards JAX refuses to change their number, which reveals a late import.
+# On CPUs, JAX 0.10.0 and 0.10.1 return wrong maxima, minima and means of matrix-vector products
+# with inner dimension 3, in a vmap over more than 32,768 clients (tests/support/canaries.py). This
+# flag disables the faulty kernels. XLA reads it when JAX first initializes its devices. Afterwards,
+# JAX refuses to change the number of devices, which the code below uses to detect a late import.
 _KERNELS = "--xla_cpu_experimental_ynn_fusion_type="
 _flags = os.environ.get("XLA_FLAGS", "")
 if _jax in ("0.10.0", "0.10.1") and _KERNELS not in _flags:

@@ -1,4 +1,4 @@
-"""Entry point of ``python -m pause_jax``, an alias of ``pause-jax``."""
+"""Entry point of ``python -m pause_jax``, an alias for ``pause-jax``."""
 
 from pause_jax.cli import main
 

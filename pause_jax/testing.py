@@ -1,7 +1,7 @@
 """Contract checks for a custom policy, mechanism or learner.
 
-Each check runs the component in small simulations, and raises AssertionError with the violation
-that it finds. The library's components pass the checks, which take seconds and need no fixture.
+Each check runs the component on small problems, and raises an AssertionError that describes the
+first violation. A check takes a few seconds, needs no fixture, and passes for built-in components.
 
     from pause_jax.testing import check_policy
 
@@ -49,47 +49,47 @@ TRAINED_ROUNDS = 10
 
 @quantity("round", "slot")
 def weights(r: Round) -> Array:
-    """Weight of every slot in the aggregation."""
+    """Weight of each slot in the aggregation."""
     return r.selection.weights
 
 
 @quantity("round", "slot", gap=-1)
 def filled(r: Round) -> Array:
-    """Client of every slot, including empty slots."""
+    """Client number in each slot, including empty slots."""
     return r.selection.clients
 
 
 @quantity("round", "client")
 def available(r: Round) -> Array:
-    """Availability of every client."""
+    """Availability of each client."""
     return r.available
 
 
-# Quantities that depend on the policy, except the regret, because the genie's search would take
-# most of the compilation time.
+# Recorded quantities that depend on the policy. The regret is omitted, because compiling the
+# genie's search would take most of the time.
 RECORDED = ("clients", "clock", "counts", "queried", "energy", "optimality_gap", "acceptance_rate")
 
 
 def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: int = 3) -> None:
     """Check a selection policy against its contract.
 
-    The policy runs without learning, at availabilities of 1, 0.5 and 0.02, and in training if it
-    reads losses or updates. It must choose distinct clients, with weights that are finite, >= 0,
-    zero for absent clients, and sum to one in a round with participants. Its functions must be
-    pure, its ``reads`` complete, and the structure of its state constant. The same key must give
-    the same run, other numbers must not recompile, and runs under vmap must equal single runs. A
-    config with a name must round-trip through TOML.
+    The policy runs without learning, at availability probabilities of 1, 0.5 and 0.02, and with
+    learning if it reads losses or updates. The chosen clients must be distinct. The weights must be
+    finite and >= 0, 0 for unavailable clients, and sum to 1 in every round with participants. The
+    functions must be pure, ``reads`` must be complete, and the state must keep its structure. The
+    same key must give the same run, runs under vmap must equal single runs, and changes of traced
+    numbers must not cause recompilation. A config with a ``name`` must round-trip through TOML.
 
     Args:
       policy: config of the policy.
-      num_clients: K of the simulated network.
-      num_selected: m.
+      num_clients: K, number of simulated clients.
+      num_selected: m, number of clients to select per round.
 
     Raises:
-      AssertionError: if a clause is violated. The message names it, and the round of an invalid
-        choice.
-      ConfigError, TypeError: if the policy cannot run. ConfigError also if ``reads`` is incomplete
-        or the state changes its structure.
+      AssertionError: if the policy violates the contract. The message names the violated clause
+        and, for an invalid choice, the round.
+      ConfigError, TypeError: if the policy cannot run. ConfigError is also raised if ``reads`` is
+        incomplete or the state changes its structure.
 
     Examples:
       >>> from pause_jax.policies import Fastest
@@ -133,7 +133,7 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
 
 
 def check_pure(config: PolicyConfig, context: Context) -> None:
-    """Trace a round of a policy three times, and compare the traces.
+    """Trace a policy's round three times, once for a rebuilt policy, and compare the traces.
 
     Raises:
       AssertionError: if the traces differ.
@@ -154,7 +154,7 @@ def check_pure(config: PolicyConfig, context: Context) -> None:
 
 
 def _trace(policy: Policy, context: Context) -> str:
-    """Return the program of a policy's first round, including its constants."""
+    """Return the lowered program of a policy's first round as text, including its constants."""
 
     def play(key: Array, round: Array, available: Array, answer: Array, observation: Any) -> Any:
         state = policy.init()
@@ -209,17 +209,18 @@ def check_mechanism(mechanism: Mechanism, *, dimension: int = 40) -> None:
 
     A mechanism with a budget must have the unit ``coordinate`` or ``update``. A release must have
     the shape and dtype of the update, be finite, and depend on the key unless the unit is ``none``.
-    The same key must give the same bits, and the same release up to rounding under vmap. Other
-    numbers must not recompile. The remaining budget must start at 1 and never rise. The epsilons
-    must add up to the spent budget, and be 0 exactly when the budget is exhausted. A config with a
-    name must round-trip through TOML. (``pause_jax.privacy.audit`` tests epsilon.)
+    Two releases with the same key must have the same bits, and releases under vmap must equal
+    single releases up to rounding. A new value of a traced number must not cause recompilation. The
+    remaining share of the budget must start at 1 and never rise. The epsilons must sum to the spent
+    budget, and an epsilon must be 0 if and only if the budget is exhausted. A config with a
+    ``name`` must round-trip through TOML. ``pause_jax.privacy.audit`` tests the claimed epsilon.
 
     Args:
       mechanism: config of the mechanism.
-      dimension: entries of the test updates.
+      dimension: number of entries in each test update.
 
     Raises:
-      AssertionError: if a clause is violated. The message names it.
+      AssertionError: if the mechanism violates the contract. The message names the clause.
       ConfigError: if the config is invalid.
     """
     config, _ = prepare(SimConfig(privacy=mechanism, learning=None))
@@ -275,19 +276,20 @@ def _check_budget(mechanism: Mechanism) -> None:
 def check_learner(learning: Learning, *, num_clients: int = 6, num_selected: int = 3) -> None:
     """Check a learner against its contract.
 
-    Training must keep the structure of the state. ``params`` must change only through the release,
-    so a release of zeros leaves the model unchanged. A cohort of slots with weight 0 must leave the
-    model and the clients unchanged. The order of the slots must not matter, up to rounding. Answers
-    and metrics must have their shapes, and the model must stay finite in a whole simulation. A
-    config with a name must round-trip through TOML.
+    Training must keep the structure, shapes and dtypes of the state. ``params`` may change only
+    through the release, so a release of zeros must leave them unchanged. Training with all weights
+    0 must leave the variables and the clients' state unchanged. The order of the slots must not
+    change the result, up to rounding. Losses, answers and metrics must have the documented shapes,
+    and the model must stay finite for 3 rounds. A config with a ``name`` must round-trip through
+    TOML.
 
     Args:
-      learning: config of the learner, with readable data.
-      num_clients: K of the simulated network.
-      num_selected: m.
+      learning: config of the learner, including its data.
+      num_clients: K, number of simulated clients.
+      num_selected: m, number of clients to select per round.
 
     Raises:
-      AssertionError: if a clause is violated. The message names it.
+      AssertionError: if the learner violates the contract. The message names the clause.
       ConfigError: if the config or its data is invalid.
     """
     config = SimConfig(
@@ -361,7 +363,7 @@ def _check_answers(learner: Learner, state: LearnerState, cohort: Array) -> None
 
 
 class _Counted:
-    """Function under jit that counts its traces."""
+    """Jitted function that counts how often it is traced."""
 
     def __init__(self, function: Callable[..., Any]):
         self.traces, self._function = 0, function

@@ -1,9 +1,10 @@
-"""Search for the values of a config that optimize an objective.
+"""Search for config values that optimize an objective.
 
-Optuna (the extra ``tune``) proposes and stores trials. A generation of trials is one ``sweep`` over
-the same seeds, which compares all trials in the same worlds and reuses compiled programs. Only the
-values of a static number, such as ``num_selected``, compile one program each. The best trials run
-again with fresh seeds, because the best of many noisy scores is too good to be true.
+Optuna (the extra ``tune``) proposes and stores trials. Each generation of trials runs as one
+``sweep``, and all generations use the same seeds, to compare trials under the same random draws.
+Trials share compiled programs, except that each value of a static field, such as ``num_selected``,
+needs a separate program. The best trials run again with fresh seeds, because the best of many noisy
+scores is biased.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from pause_jax.sweeps.sweep import sweep
 
 try:
     with warnings.catch_warnings():
-        # In notebooks without widgets, Optuna warns about its progress bar, which is off.
+        # In notebooks without widgets, Optuna warns about its progress bar, which we do not use.
         warnings.simplefilter("ignore")
         import optuna
         from optuna import distributions
@@ -46,11 +47,11 @@ try:
 except ImportError:
     raise ConfigError("tune: needs Optuna, pip install 'pause_jax[tune]'.") from None
 
-# Number of best trials that run again with fresh seeds, next to the initial config.
+# Number of best trials that run again with fresh seeds, in addition to the initial config.
 FINALISTS = 3
-# Maximum number of axes, trials, seeds, and trials per generation.
+# Maximum value of each count (axes, trials, seeds, and trials per generation).
 _MOST = 10_000
-# Exceeds the mean score of any trial with a score in every seed.
+# Scale of the badness of incomplete trials, which exceeds the mean score of any complete trial.
 _INCOMPLETE = 1e300
 
 Values = Mapping[str, Any]
@@ -61,10 +62,10 @@ class Objective(NamedTuple):
     """Score of a run.
 
     Attributes:
-      text: name that the user typed.
+      text: name, as on the command line.
       sign: 1 to minimise, -1 to maximise.
-      record: recorded quantities that it needs; without the last one it is undefined.
-      value: maps a sweep's result to scores [config, seed], not finite for a run without a score.
+      record: quantities to record. The objective is undefined for runs without the last one.
+      value: function from a sweep's result to scores [config, seed]; not finite if undefined.
     """
 
     text: str
@@ -85,12 +86,13 @@ class Tuned(NamedTuple):
     """Result of a search.
 
     Attributes:
-      best: best config with the fresh seeds; the initial config, unless another is better.
-      trials: one row per trial, with its values by path and the columns of :func:`summarise`.
-      finalists: the same table with fresh seeds, for the best trials in the order of the search,
-        and finally for the initial config. ``searched`` is the mean in the search. ``change`` and
-        ``change_error`` compare with the initial config over the same seeds.
-      chosen: row of ``best`` in ``finalists``.
+      best: config with the lowest ``badness`` over the fresh seeds. The initial config wins ties.
+      trials: one row per trial, with a column per axis and the columns of :func:`summarise`.
+      finalists: the same columns for the runs with fresh seeds, with one row for each of the best
+        trials, in the order of the search, and a last row for the initial config. ``searched`` is
+        the mean score in the search. ``change`` and ``change_error`` are the mean and the standard
+        error of the difference from the initial config; NaN if a seed has no score.
+      chosen: row number of ``best`` in ``finalists``.
     """
 
     best: SimConfig
@@ -117,23 +119,24 @@ def tune(
 
     Args:
       config: initial config, which competes with the best trials in the final comparison.
-      axes: Optuna distribution of each field, by dotted path (:func:`axis_of`).
-      objective: score to optimize (:func:`objective_of`).
+      axes: Optuna distribution of each field, keyed by dotted path (see :func:`axis_of`).
+      objective: score to optimize (see :func:`objective_of`).
       key: PRNG key for the seeds of the search, the fresh seeds and the proposals.
-      budget: number of trials, rounded up to whole generations.
-      seeds: runs per trial. Each finalist gets ``width * seeds / 4`` fresh seeds, at least 2.
-      width: trials per generation.
-      sampler: class in ``optuna.samplers`` (default: a multivariate ``TPESampler``).
-      storage: Optuna's storage, a file or the URL of a database. The same search resumes there, and
-        a finished search runs nothing. Processes with the same storage run different generations.
+      budget: number of trials, rounded up to a multiple of ``width``.
+      seeds: number of runs per trial. Finalists have ``max(2, width * seeds // 4)`` fresh seeds.
+      width: number of trials per generation.
+      sampler: name of a class in ``optuna.samplers`` (default: a multivariate ``TPESampler``).
+      storage: file or database URL of Optuna's storage (default: in memory). A search with the same
+        config, axes, objective, seeds and key resumes from it, and runs nothing if it has finished.
+        Processes that share a storage run different generations.
       data: data set, as in ``sweep``.
       progress: whether to show a progress bar for each generation.
 
     Raises:
-      ConfigError: if an argument is invalid or the config lacks the objective, before any run.
+      ConfigError: if an argument is invalid, or the objective is undefined for the config.
 
     Warns:
-      BrokenContract: if a custom component breaks its contract with the fresh seeds.
+      BrokenContract: if a custom component breaks its contract in a run with fresh seeds.
     """
     counts = {"axes": len(axes), "budget": budget, "seeds": seeds, "width": width}
     for name, number in counts.items():
@@ -175,13 +178,13 @@ def tune(
         table[["change", "change_error"]] = change
         study.set_user_attr(kept, table.to_dict("records"))
     finalists = pd.DataFrame(study.user_attrs[kept])
-    # Reversed, because the initial config comes last and wins a tie.
+    # Reversed, because the initial config, which comes last, wins ties.
     chosen = int(finalists.badness[::-1].idxmin())
     return Tuned(_config_at(config, points[chosen]), trials, finalists, chosen)
 
 
 def summarise(scores: Floats, near: Floats, sign: int) -> pd.DataFrame:
-    """Summarise the scores of trials, one row per trial.
+    """Summarise scores in a table with one row per trial.
 
     Args:
       scores: [trials, seeds]; NaN for a run without a score.
@@ -189,10 +192,10 @@ def summarise(scores: Floats, near: Floats, sign: int) -> pd.DataFrame:
       sign: 1 to minimise, -1 to maximise.
 
     Returns:
-      Columns ``seeds``, ``scored`` (seeds with a score), ``mean`` and standard ``error`` of the
-      scores, and ``badness``, which is lowest for the best trial. Trials with a score in every seed
-      rank by their mean. All others rank below, first by the number of seeds without a score, then
-      by the mean of the remaining scores or, without any score, by ``near``.
+      Table with the columns ``seeds``, ``scored`` (number of seeds with a score), ``mean``,
+      ``error`` (standard error of the mean) and ``badness``, which is lowest for the best trial.
+      Trials with a score in every seed rank by mean. All others rank below them, first by the
+      number of seeds without a score, then by mean or, without any score, by mean ``near``.
     """
     rows = pd.DataFrame(scores)
     table = pd.DataFrame({"seeds": scores.shape[1], "scored": rows.count(axis=1)})
@@ -205,11 +208,11 @@ def summarise(scores: Floats, near: Floats, sign: int) -> pd.DataFrame:
 
 
 def axis_of(text: str, config: SimConfig) -> tuple[str, BaseDistribution]:
-    """Parse ``PATH=LOW..HIGH``, ``PATH=log:LOW..HIGH`` or ``PATH=A,B`` into path and distribution.
+    """Parse ``PATH=LOW..HIGH``, ``PATH=log:LOW..HIGH`` or ``PATH=A,B`` into (path, distribution).
 
     Raises:
-      ConfigError: if the syntax is invalid, the field is unknown, a field with a range is not a
-        number, or values violate the field's rule.
+      ConfigError: if the syntax is invalid, the field is unknown, a range is set for a field that
+        is not a number, or a value violates the field's rule.
     """
     path, _, values = text.partition("=")
     field = field_at(config, path)
@@ -234,10 +237,10 @@ def axis_of(text: str, config: SimConfig) -> tuple[str, BaseDistribution]:
 
 
 def objective_of(text: str) -> Objective:
-    """Return the objective ``seconds to N %``, ``accuracy``, ``loss``, ``regret`` or ``seconds``.
+    """Parse the objective ``seconds to N %``, ``accuracy``, ``loss``, ``regret`` or ``seconds``.
 
     Raises:
-      ConfigError: if the name is none of these.
+      ConfigError: if ``text`` is none of these, or N is not in (0, 100].
     """
     words = " ".join(text.split()).lower()
     known = {each.text: each for each in _OBJECTIVES}
@@ -254,7 +257,7 @@ def objective_of(text: str) -> Objective:
 
 
 def _check_defined(objective: Objective, config: SimConfig, data: Dataset | None) -> None:
-    """Raise ConfigError if no run of the config can have the objective."""
+    """Raise ConfigError if the objective is undefined for the config."""
     config, loaded = prepare(config, data)
     has = {"clock"} | ({"regret"} if config.track_regret and not config.overlaps else set())
     if config.learning is not None:
@@ -268,7 +271,7 @@ def _check_defined(objective: Objective, config: SimConfig, data: Dataset | None
 
 
 def programs(axes: Mapping[str, BaseDistribution], config: SimConfig) -> dict[str, int]:
-    """Return the number of values of each axis that compiles one program per value."""
+    """Return the number of values, by path, of each axis whose values need separate programs."""
     number: dict[str, int] = {}
     axis: Any
     for path, axis in axes.items():
@@ -280,7 +283,7 @@ def programs(axes: Mapping[str, BaseDistribution], config: SimConfig) -> dict[st
 
 
 def _study(storage: str | None, search: str) -> optuna.Study:
-    """Open the study of a search in the storage, or create it."""
+    """Open the study of a search in its storage, or create it if missing."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     opened: Any = storage
     if storage is not None and "://" not in storage:
@@ -296,10 +299,11 @@ def _ask(
     entropy: list[int],
     startup: int,
 ) -> optuna.Trial:
-    """Ask for a trial, seeded by its place, the first number that no other trial has.
+    """Ask the study for a trial, with a sampler that is seeded by the trial's place.
 
-    Failed trials have no place, so a resumed search makes the same proposals. However, trials that
-    a killed process left running keep their places. Processes that collide at a place ask again.
+    The place is the smallest number that no other trial has. Failed trials have no place, so a
+    resumed search makes the same proposals, but trials of a killed process keep theirs. A process
+    whose place turns out to be taken discards the trial and asks again.
     """
     taken = _places(study)
     place = next(each for each in itertools.count() if each not in taken)
@@ -341,7 +345,7 @@ def _run(
     *,
     warn: bool = False,
 ) -> tuple[Floats, Floats]:
-    """Run all points in one sweep; return ``scores`` and ``near`` as [points, keys]."""
+    """Run all points in one sweep, and return (scores, near), float64 [points, keys] each."""
     configs = [_config_at(config, values) for values in points]
     record = (*objective.record, *contract.RECORDED)
     with warnings.catch_warnings():
@@ -363,7 +367,7 @@ def _field(config: SimConfig, path: str) -> Any:
 
 
 def _config_at(config: SimConfig, values: Values) -> SimConfig:
-    """Return the config with these values; parse strings as on the command line."""
+    """Return the config with ``values``, whose strings are parsed as on the command line."""
     parsed = {
         path: config_file.parse_value(config, path, value) if isinstance(value, str) else value
         for path, value in values.items()

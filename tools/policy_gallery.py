@@ -157,7 +157,7 @@ def facts(policy: PolicyConfig, points: list[Point]) -> Iterator[tuple[str, str]
     """Yield the lines of a policy's section, as (label, text)."""
     kind, last = type(policy), points[-1]
     module = f"{kind.__module__}.{kind.__qualname__}"
-    yield "is", f"{{py:class}}`{kind.__name__} <{module}>`: `{policy!r}`"
+    yield "class", f"{{py:class}}`{kind.__name__} <{module}>`: `{policy!r}`"
     yield "observes", policy.observes
     yield "assumes known", policy.assumes
     if policy.releases:
@@ -173,7 +173,7 @@ def facts(policy: PolicyConfig, points: list[Point]) -> Iterator[tuple[str, str]
     yield "source", policy.reference
     best = max(point.accuracy for point in points)
     yield (
-        "here",
+        "result",
         (
             f"{last.accuracy:.1f} ± {last.error:.1f} % after {last.seconds:.0f} s, "
             f"best {best:.1f} %; regret {last.regret:.0f}"
@@ -203,7 +203,7 @@ def write(folder: Path) -> None:
         lines = "\n".join(f"- **{what}**: {text}" for what, text in facts(policy, points))
         parts.append(
             f"## {name}\n\n{first.replace('``', '`')}\n\n{lines}\n\n"
-            f"![Accuracy of {name} beside {BESIDE}]({name}.svg)\n\n"
+            f"![Accuracy of {name} compared with {BESIDE}]({name}.svg)\n\n"
             f"*`digits_small`, {SEEDS} seeds; grey: `{BESIDE}`.*\n"
         )
     (folder / "index.md").write_text("\n".join(parts), "utf-8")

@@ -95,24 +95,24 @@ HEAD = """# Reproduction
 
 Every figure and table of both papers has an experiment: a folder of `experiments/` with a README,
 a picture, its output (`output.txt`) and a verdict on each claim (`verdicts.jsonl`).
-`make experiment NAME=folder` runs it. Those on images need `DATA_DIR=folder`: data sets as
-tensorflow-datasets prepares them. A stopped experiment continues. Times are for 2 CPU cores.
+`make experiment NAME=folder` runs it. Image experiments need `DATA_DIR=folder`, a folder of data
+sets prepared by tensorflow-datasets. To resume an interrupted experiment, run the same command
+again. Times are for 2 CPU cores.
 
-One rule gives all verdicts (`experiments/common/claims.py`). The claims of a figure, their bounds
-and targets are a list in its program and do not depend on its runs. All intervals of a figure hold
-together with 95 %: Bonferroni, by the number of its claims. The rule is younger than most runs, so
-where the papers give no number the bounds were set with the runs at hand.
+One rule gives all verdicts (`experiments/common/claims.py`). The program of a figure lists its
+claims, their bounds and their targets, which do not depend on the runs. All intervals of a figure
+hold together with 95 % confidence (Bonferroni over its claims). The rule is newer than most runs.
+If the papers give no number, we therefore knew the runs when we set the bounds.
 
-- **confirmed**: the whole interval lies where the claim says. **refuted**: none of it does.
-- **open**: the interval lies on both sides, or there are fewer than three seeds, or the verdict
-  would hold for nearly normal differences only. Student's interval is too narrow for skewed ones,
-  so a verdict must survive a lognormal shape too.
-- **not decidable here**: the interval lies on both sides, with three seeds or more. Going by their
-  mean and spread, more than 20 seeds would be needed for a verdict with a probability of 80 %. The
-  evidence says how many. The number of seeds to add is fixed beforehand, not by how an interval
-  looks.
+- **confirmed**: the whole interval satisfies the claim. **refuted**: no part of it does.
+- **open**: the interval contains a bound, or fewer than three seeds ran, or the verdict would hold
+  only for nearly normal differences. Student's interval is too narrow for skewed differences, so a
+  verdict must also hold for lognormal differences.
+- **not decidable here**: the interval contains a bound, with at least three seeds. Given their mean
+  and spread, a verdict with a probability of 80 % would need more than 20 seeds. The evidence
+  states the number. The number of additional seeds is fixed in advance, whatever an interval shows.
 - **compatible**: a test that could have rejected the claim did not. This confirms nothing.
-- **holds**, **fails**: the number is computed exactly, without chance.
+- **holds**, **fails**: the number is computed exactly, without randomness.
 
 `tools/reproduction.py` writes this page.
 """

@@ -174,7 +174,10 @@ def _link(full: str, where: str) -> str:
 def help_page() -> str:
     """Return the page with the help of the program and of each command."""
     runner = typer.testing.CliRunner(env={"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"})
-    parts = ["# Options of the program\n", "What `pause-jax COMMAND --help` prints.\n"]
+    parts = [
+        "# Options of the program\n",
+        "Output of `pause-jax COMMAND --help` for each command.\n",
+    ]
     app = program()
     commands = [command.name for command in app.registered_commands if command.name]
     for command in [(), *((name,) for name in commands)]:

@@ -1,4 +1,4 @@
-"""Analysis of results on the host: metrics, regret, ledgers, tables, figures."""
+"""Analysis of results on the host: metrics, regret, ledgers, tables and figures."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Comparison of configs in the same worlds: paired differences and a written conclusion."""
+"""Comparison of the configs of a sweep: paired differences and their summary in words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Difference", "differences"]
 
-# Maximum number of names in a list; the others are counted.
+# Number of names that `listed` spells out by default; it counts the rest.
 _LISTED = 4
 
 
@@ -27,21 +27,21 @@ class Aim(NamedTuple):
     values: xr.DataArray  # [config, seed]; NaN for a missing value
     sign: int  # 1 if more is better, -1 if less is
     noun: str  # name of the values in a sentence
-    better: str  # comparative, "sooner"
-    worse: str
-    missing: str  # predicate of a config that lacks a value in some seed
-    unit: str = ""  # suffix of the values
+    better: str  # comparative for a better value, e.g. "sooner"
+    worse: str  # comparative for a worse value
+    missing: str  # verb phrase for a config without a value in every seed
+    unit: str = ""  # suffix of each value
     digits: int = 1  # decimal places
 
 
 class Difference(NamedTuple):
-    """Paired difference of a config from the reference config.
+    """Paired difference between a config and the reference config.
 
     Attributes:
-      mean: mean over the pairs, in the unit of the values; NaN without a pair.
+      mean: mean difference over the pairs, in the unit of the compared values; NaN without pairs.
       low, high: ends of the confidence interval; NaN with fewer than two pairs.
       pairs: number of seeds in which both configs have a value.
-      seeds: number of all seeds.
+      seeds: total number of seeds.
     """
 
     mean: float
@@ -52,9 +52,9 @@ class Difference(NamedTuple):
 
     @property
     def shown(self) -> int:
-        """Sign of the true difference, 1 or -1; 0 if the seeds do not determine it.
+        """Sign of the difference, 1 or -1; 0 unless the confidence interval excludes 0.
 
-        Always 0 if a seed is missing, because the remaining seeds were selected by their outcome.
+        Always 0 if a seed has no pair, because the other seeds were then selected by their outcome.
         """
         if self.pairs < self.seeds:
             return 0
@@ -66,23 +66,23 @@ class Comparison(NamedTuple):
 
     against: str  # reference config; empty if no candidate has a value in every seed
     aims: tuple[Aim, ...]  # in order of priority
-    comparisons: int  # number of differences that the joint intervals allow for
-    differences: tuple[dict[str, Difference], ...]  # for each aim, by config
-    text: str  # conclusions from the first aim for which ``against`` has all values
+    comparisons: int  # number of differences that the intervals cover jointly
+    differences: tuple[dict[str, Difference], ...]  # one dict per aim, keyed by config
+    text: str  # conclusions under the first aim for which ``against`` has all values
 
 
 def compare(result: xr.Dataset, target: float, against: str | None = None) -> Comparison:
-    """Compare the configs of a sweep with one of them.
+    """Compare the configs of a sweep with a reference config.
 
     Args:
-      result: data set from ``sweep``, in which all configs share the world of each seed.
+      result: data set from ``sweep``, in which all configs use the same random keys.
       target: test accuracy of the time-to-target criterion, in (0, 1].
-      against: reference config. The default is the config with the best mean under the first aim
-        for which any config has a value in every seed. If the epsilon of some configs covers
-        everything that clients send, only these configs are candidates.
+      against: reference config. The default is the candidate with the best mean under the first
+        aim for which any candidate has a value in every seed. Candidates are the configs whose
+        epsilon covers all that clients send except data sizes, or all configs if none qualifies.
 
     Returns:
-      The comparison, in which a run that broke its contract has no values.
+      The comparison, in which values of runs that broke a contract count as missing.
 
     Raises:
       ConfigError: if the target is not in (0, 1] or ``against`` is not a config.
@@ -95,7 +95,7 @@ def compare(result: xr.Dataset, target: float, against: str | None = None) -> Co
     if not chosen:
         text = "No config has a value in every seed, so nothing is compared."
         return Comparison("", goals, 0, tuple({} for _ in goals), text)
-    # Any candidate could have been the best, so all pairs with a candidate count.
+    # Any candidate could have become the reference, so count every pair that contains one.
     others = len(names) - 1
     rivals = len(candidates) - 1
     comparisons = others if against else others + rivals * (2 * others - rivals - 1) // 2
@@ -111,19 +111,19 @@ def compare(result: xr.Dataset, target: float, against: str | None = None) -> Co
 def differences(
     values: xr.DataArray, against: str, *, comparisons: int | None = None
 ) -> dict[str, Difference]:
-    """Compute every other config's difference from one config, with paired t-intervals.
+    """Compute the difference of each config from a reference config, with paired t-intervals.
 
-    All intervals hold jointly with 95 % confidence (Bonferroni).
+    All intervals hold jointly with 95 % confidence (Bonferroni correction).
 
     Args:
-      values: [config, seed]; NaN for a missing value (a target that was never reached).
+      values: [config, seed]; NaN for a missing value (e.g. if a run never reached the target).
       against: reference config.
-      comparisons: number of differences that the intervals allow for. The default, the number of
-        other configs, suits an ``against`` that was chosen in advance. If it was chosen because it
-        looked best, pass the number of all pairs.
+      comparisons: number of differences that the intervals cover jointly. The default, the number
+        of other configs, is valid if ``against`` was chosen in advance. If it was chosen because
+        it performed best, pass the total number of pairs of configs.
 
     Returns:
-      Differences by config, in the order of the configs, without ``against``.
+      Differences keyed by config, in the order of ``values``, without ``against``.
 
     Raises:
       ConfigError: if ``against`` is not a config.
@@ -151,12 +151,12 @@ def differences(
 
 
 def quoted(name: str) -> str:
-    """Return a config's name, quoted if it is not one word (``all, no privacy``)."""
+    """Return a config's name, quoted unless it is one word of letters, digits or underscores."""
     return name if name.replace("_", "").isalnum() else f"'{name}'"
 
 
 def listed(names: Sequence[str], number: int = _LISTED, word: str = "and") -> str:
-    """Join names as "a, b and c"; names beyond ``number`` are counted."""
+    """Join names as "a, b and c"; replace the names after the first ``number`` by "N more"."""
     shown = list(names)
     if len(shown) > number:
         shown = [*shown[:number], f"{len(shown) - number} more"]
@@ -164,7 +164,7 @@ def listed(names: Sequence[str], number: int = _LISTED, word: str = "and") -> st
 
 
 def _aims(result: xr.Dataset, target: float) -> tuple[Aim, ...]:
-    """Return the aims of a sweep, based on accuracy, loss, regret or simulated time."""
+    """Return the aims that apply to the metrics of a sweep, in order of priority."""
     goal = f"{100 * target:g} %"
     not_finite = "ended without a finite model in some seed"
     to_target = Aim(
@@ -226,7 +226,7 @@ def _aims(result: xr.Dataset, target: float) -> tuple[Aim, ...]:
 
 
 def _best(goals: Sequence[Aim], candidates: list[str]) -> str:
-    """Return the best candidate with a value in every seed, or an empty string."""
+    """Return the best candidate with a value in every seed, or an empty string if none exists."""
     for goal in goals:
         mean = goal.sign * goal.values.sel(config=candidates).mean("seed", skipna=False)
         if np.isfinite(mean).any():
@@ -241,9 +241,9 @@ def _text(
     best: str,
     lead: str,
 ) -> str:
-    """Describe the means, and the differences that the seeds determine.
+    """Describe each config's mean and difference from ``against`` in words.
 
-    The text is about the first aim for which ``against`` has a value in every seed.
+    The text covers the first aim for which ``against`` has a value in every seed.
     """
     for goal, others in zip(goals, found, strict=True):
         if bool(goal.values.sel(config=against).notnull().all()):
@@ -253,7 +253,7 @@ def _text(
 
 
 def _seen(goal: Aim) -> str:
-    """List the means of the configs that have a value in every seed, best first."""
+    """Describe the means of configs with a value in every seed, best first, and list the others."""
     means = goal.sign * goal.values.mean("seed", skipna=False)
     order = sorted(
         means.config.values[means.notnull()], key=lambda name: -float(means.sel(config=name))
@@ -294,7 +294,7 @@ def _settled(goal: Aim, others: dict[str, Difference], against: str, best: str) 
 
 
 def _interval(each: Difference, goal: Aim) -> str:
-    """Return the absolute difference; the sentence around it states the direction."""
+    """Format the absolute difference and its interval; the caller states the direction."""
     ends = sorted((abs(each.low), abs(each.high)))
     mean, low, high = (f"{value:,.{goal.digits}f}" for value in (abs(each.mean), *ends))
     unit = " points" if goal.unit == " %" else goal.unit

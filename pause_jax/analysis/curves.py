@@ -1,4 +1,4 @@
-"""Mean curves of configs with standard errors, and their style in figures and reports."""
+"""Mean curves of configs with standard errors, and their styles in figures and reports."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pause_jax.analysis import metrics
 
 Floats = NDArray[np.float64]
 
-# Distinct for colour-blind readers, with a contrast of at least 3:1 against the page. Both lists
-# have the same hues, because a page switches lists with the reader's colour scheme.
+# Colours that colour-blind readers can distinguish, with a contrast of at least 3:1 to the page.
+# Both lists have the same hues, because a page switches lists with the reader's colour scheme.
 LIGHT_PAGE, DARK_PAGE = "#FFFFFF", "#0F1419"
 LIGHT = ("#4459CA", "#F8636C", "#09803F", "#B68B07", "#289CE0", "#802E8C", "#6D5C6E", "#8E2B00")
 DARK = ("#7190EF", "#FF6671", "#39B781", "#EFC655", "#8BD5FF", "#C890C5", "#B1C5BF", "#DB944C")
-# Matplotlib marker and its SVG path in a box from -1 to 1.
+# Matplotlib markers and their SVG paths in a box from -1 to 1.
 MARKERS = (
     ("o", "M.85,0A.85,.85,0,1,1,-.85,0A.85,.85,0,1,1,.85,0Z"),
     ("s", "M-.75,-.75L.75,-.75L.75,.75L-.75,.75Z"),
@@ -31,44 +31,44 @@ MARKERS = (
     ("<", "M-.95,0L.75,-.95L.75,.95Z"),
     (">", "M.95,0L-.75,-.95L-.75,.95Z"),
 )  # fmt: skip
-# Lengths of dashes and gaps in line widths; the first is a solid line.
+# Alternating lengths of dashes and gaps, in units of the line width; () is a solid line.
 DASHES = ((), (5, 2), (1, 1.5), (6, 2, 1, 2), (2, 3), (9, 2), (4, 1, 1, 1, 1, 1), (1, 4))
-# Configs with a fixed style, whatever other configs a figure shows.
+# Names of configs that have the same style in every figure.
 KNOWN = ("pause", "sa_pause", "random", "fastest", "all", "all, no privacy", "bsfl", "genie")
 
 
 class Curve(NamedTuple):
-    """Curve of a config, each [n]: x, mean over seeds, standard error (NaN for one seed)."""
+    """Curve of a config: x, mean over seeds and standard error (NaN for one seed), each [n]."""
 
     x: Floats
     mean: Floats
     error: Floats
 
     def at(self, places: NDArray[np.intp]) -> Curve:
-        """Return the points at indices ``places``."""
+        """Return the curve restricted to the points at indices ``places``."""
         return Curve(self.x[places], self.mean[places], self.error[places])
 
 
 def learns(result: xr.Dataset) -> bool:
-    """Return whether the result has a test loss or accuracy."""
+    """Return whether any test loss or test accuracy of the result is finite."""
     return bool(np.isfinite(result.test_loss).any()) or classifies(result)
 
 
 def classifies(result: xr.Dataset) -> bool:
-    """Return whether the result has a test accuracy."""
+    """Return whether any test accuracy of the result is finite."""
     return bool(np.isfinite(result.test_accuracy).any())
 
 
 def progress(result: xr.Dataset) -> dict[str, Curve]:
-    """Return test accuracy in %, or test loss, against the mean clock (:func:`over_time`)."""
+    """Return curves of test accuracy in %, or of test loss, against the mean clock of the seeds."""
     values = 100 * result.test_accuracy if classifies(result) else result.test_loss
     return over_time(values, result.eval_clock)
 
 
 def over_time(values: xr.DataArray, clock: xr.DataArray) -> dict[str, Curve]:
-    """Return mean values against the mean clock, as long as all seeds run.
+    """Return curves of mean values against the mean clock, until the first run of a config ends.
 
-    ``values`` and ``clock`` are [config, seed, n]. Configs without finite values are skipped.
+    ``values`` and ``clock`` are [config, seed, n]. Configs without finite means are skipped.
     """
     mean, error = metrics.mean_and_error(values)
     seconds = clock.mean("seed", skipna=False)
@@ -76,9 +76,9 @@ def over_time(values: xr.DataArray, clock: xr.DataArray) -> dict[str, Curve]:
 
 
 def by_round(values: xr.DataArray) -> dict[str, Curve]:
-    """Return the mean of values [config, seed, round] against rounds, as long as all seeds run.
+    """Return curves of mean values against rounds, until the first run of a config ends.
 
-    Configs without finite values are skipped.
+    ``values`` is [config, seed, round]. Configs without finite means are skipped.
     """
     mean, error = metrics.mean_and_error(values)
     rounds = values["round"].broadcast_like(mean)
@@ -86,7 +86,7 @@ def by_round(values: xr.DataArray) -> dict[str, Curve]:
 
 
 def hidden(curves: dict[str, Curve]) -> list[list[str]]:
-    """Return groups of configs with identical curves, which would hide each other."""
+    """Return groups of configs whose curves are identical and hide each other in a figure."""
     groups: dict[bytes, list[str]] = {}
     for name, curve in curves.items():
         groups.setdefault(np.stack([curve.x, curve.mean]).tobytes(), []).append(name)
@@ -104,9 +104,9 @@ def _by_config(*each: xr.DataArray) -> dict[str, Curve]:
 
 
 def starts_at_zero(curves: dict[str, Curve]) -> bool:
-    """Return whether an axis should start at 0.
+    """Return whether the vertical axis should start at 0.
 
-    True if no value is negative, and the least is at most half the largest or equal to it.
+    True if no mean is negative and the smallest mean is at most half the largest, or equal to it.
     """
     means = [curve.mean[np.isfinite(curve.mean)] for curve in curves.values()]
     values = np.concatenate([*means, np.zeros(0)])
@@ -122,14 +122,14 @@ class Style(NamedTuple):
     colour: str  # for a light page
     marker: str  # Matplotlib name
     shape: str  # SVG path of the marker in a box from -1 to 1
-    dash: tuple[float, ...]  # dashes and gaps; empty for a solid line
+    dash: tuple[float, ...]  # lengths of dashes and gaps; empty for a solid line
 
 
 def style_at(place: int) -> Style:
-    """Return the style at a position in the fixed order.
+    """Return style number ``place`` of a fixed, infinite sequence.
 
-    The first 64 styles differ in colour or dashes. The markers of each block of eight (0 to 7, 8 to
-    15, ...) are distinct.
+    Any two of the first 64 styles differ in colour or dashes. The eight styles of each block (0 to
+    7, 8 to 15, ...) have distinct markers.
     """
     turn, column = divmod(place, len(LIGHT))
     marker, shape = MARKERS[(column + turn) % len(MARKERS)]
@@ -140,8 +140,8 @@ def styles(names: Iterable[str]) -> dict[str, Style]:
     """Return the style of each config of a result.
 
     Args:
-      names: names of all configs. Names in ``KNOWN`` have a fixed style; the others take the free
-        positions in order.
+      names: names of all configs. Names in ``KNOWN`` have fixed styles. The other names receive
+        the remaining styles in order.
     """
     labels = [str(name) for name in names]
     taken = {KNOWN.index(label) for label in labels if label in KNOWN}

@@ -1,4 +1,4 @@
-"""Recorded rounds of a run as rows for a logger: CSV, TensorBoard or a custom service."""
+"""Export of recorded rounds to CSV files, TensorBoard or a custom logging service."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 __all__ = ["rows"]
 
-# Quantities that a row implies or contains as ``seconds``.
+# Quantities left out of ``Row.values``, because a row implies them or stores them as ``seconds``.
 _OF_ROW = ("played", "clock", "eval_clock")
 
 
 class Row(NamedTuple):
-    """One round of one run.
+    """Recorded values of one round of one run.
 
     Attributes:
       config, seed: label of the config and index of the seed.
-      round: number of the round, from 1.
-      seconds: simulated seconds at the end of the round.
-      values: finite recorded values by quantity.
+      round: round number, starting at 1.
+      seconds: simulated time at the end of the round, in seconds.
+      values: finite recorded values, keyed by the name of the quantity.
     """
 
     config: str
@@ -42,7 +42,7 @@ class Row(NamedTuple):
 
 
 def quantities(result: xr.Dataset) -> list[str]:
-    """Return the names of recorded scalars per round, custom ones last."""
+    """Return the names of the scalars recorded in each round, with custom quantities last."""
     scalars = [
         str(name)
         for name, values in result.data_vars.items()
@@ -54,13 +54,13 @@ def quantities(result: xr.Dataset) -> list[str]:
 
 
 def rows(result: xr.Dataset) -> Iterator[Row]:
-    """Yield every played round of a ``sweep``, run by run.
+    """Yield one row per played round of a ``sweep``, run by run.
 
     Args:
       result: data set from ``sweep``, with ``played`` and ``clock``.
 
     Yields:
-      Rows in the order of rounds. Only evaluated rounds contain the quantities of an evaluation.
+      Rows of each run in the order of rounds, with test metrics only in evaluated rounds.
     """
     names = quantities(result)
     rounds = result["round"].values
@@ -83,7 +83,7 @@ def rows(result: xr.Dataset) -> Iterator[Row]:
 
 
 def write_csv(result: xr.Dataset, folder: pathlib.Path) -> pathlib.Path:
-    """Write ``events.csv``, one row per config, seed and round, one column per quantity."""
+    """Write ``events.csv`` with one row per config, seed and played round; return its path."""
     path = folder / "events.csv"
     columns = ["config", "seed", "round", "seconds", *quantities(result)]
     lines = [row._asdict() | row.values for row in rows(result)]
@@ -92,12 +92,12 @@ def write_csv(result: xr.Dataset, folder: pathlib.Path) -> pathlib.Path:
 
 
 def write_answers(result: xr.Dataset, folder: pathlib.Path) -> pathlib.Path:
-    """Write ``answers.csv``, one row per client answer in time order; return its path.
+    """Write ``answers.csv`` with one row per client answer; return its path.
 
-    ``start`` and ``finish`` are simulated seconds. ``version`` is the number of server steps behind
-    the client's model, and ``step`` is the server step that the answer enters. Other simulators can
-    replay the file. The file has no rows unless the sweep recorded ``answered``, the default with
-    overlapping rounds.
+    The rows of a run are sorted by ``step`` and then by ``finish``. ``start`` and ``finish`` are
+    simulated seconds. ``version`` is the number of server steps before the client started, and
+    ``step`` is the server step that received the answer. Other simulators can replay the file. It
+    has no rows unless the sweep recorded ``answered``, which is the default for overlapping rounds.
     """
     path = folder / "answers.csv"
     columns = ["config", "seed", "step", "client", "start", "finish", "version", "averaged"]
@@ -124,10 +124,10 @@ def write_answers(result: xr.Dataset, folder: pathlib.Path) -> pathlib.Path:
 
 
 def write_tensorboard(result: xr.Dataset, folder: pathlib.Path) -> pathlib.Path:
-    """Write event files to ``tensorboard/``, one folder per config and seed; return its path.
+    """Write event files to ``tensorboard/``, one subfolder per run; return the path of the folder.
 
-    Steps are rounds. Events carry the simulated clock, which makes TensorBoard's horizontal axis
-    ``Relative`` simulated time (in hours). Needs the extra ``tensorboard``.
+    Steps are round numbers. The wall time of an event is the simulated clock, so TensorBoard's
+    ``Relative`` axis shows simulated hours. Requires the extra ``tensorboard``.
     """
     check("tensorboard")
     from tensorboardX import SummaryWriter
@@ -143,7 +143,7 @@ def write_tensorboard(result: xr.Dataset, folder: pathlib.Path) -> pathlib.Path:
     return home
 
 
-# Writers by value of ``--log``.
+# Writer for each value of ``--log``.
 WRITERS: dict[str, Callable[[xr.Dataset, pathlib.Path], pathlib.Path]] = {
     "tensorboard": write_tensorboard,
     "csv": write_csv,
@@ -152,7 +152,7 @@ WRITERS: dict[str, Callable[[xr.Dataset, pathlib.Path], pathlib.Path]] = {
 
 
 def check(kind: str) -> None:
-    """Raise ConfigError if a package for this kind of log is missing."""
+    """Raise ConfigError if the package that this kind of log requires is missing."""
     if kind == "tensorboard" and importlib.util.find_spec("tensorboardX") is None:
         raise ConfigError(
             "--log tensorboard: tensorboardX is missing: pip install 'pause_jax[tensorboard]'."

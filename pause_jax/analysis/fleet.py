@@ -17,20 +17,20 @@ from pause_jax.world.latency import Latency, LogNormal, Pareto, ShiftedExponenti
 from pause_jax.world.latency.measured import Measured
 
 Floats = NDArray[np.float64]
-# Minimum measurements of a client in the tests of order.
+# Minimum number of measurements of a client for the tests for drift and autocorrelation.
 FEWEST = 8
-# Significance level, at which a test rejects one stationary fleet in a thousand.
+# Significance level, the probability that a test rejects a stationary fleet.
 LEVEL = 1e-3
-# Minimum lead of the best distribution, in nats of log predictive density; odds of 150 to 1.
+# Lead in log predictive density, in nats, above which a distribution wins (odds of 150 to 1).
 DECISIVE = 5.0
 _NODES, _WEIGHTS = np.polynomial.laguerre.laggauss(16)
 
 
 class Test(NamedTuple):
-    """Test of one assumption.
+    """Result of a statistical test of one assumption.
 
     Attributes:
-      figure: test statistic on a readable scale, near 0 if the assumption holds.
+      figure: correlation that measures the violation, near 0 if the assumption holds.
       p: p-value; NaN without enough data.
     """
 
@@ -39,35 +39,35 @@ class Test(NamedTuple):
 
     @property
     def speaks_against(self) -> bool:
-        """True if the test rejects the assumption at ``LEVEL``."""
+        """True if the test rejects the assumption at significance level ``LEVEL``."""
         return self.p < LEVEL
 
     @property
     def verdict(self) -> str:
-        """Verdict in words."""
+        """Result of the test in words, e.g. "not significant at 0.001"."""
         return f"{'' if self.speaks_against else 'not '}significant at {LEVEL:g}"
 
 
 class Estimate(NamedTuple):
-    """Estimate with its standard error."""
+    """Estimate of a parameter, with its standard error."""
 
     value: float
     error: float
 
 
 class Law(NamedTuple):
-    """Latency distribution of a fleet, with one scale per client and one shared parameter.
+    """Fitted latency distribution, with one scale per client and one parameter shared by all.
 
     Attributes:
       name: ``lognormal``, ``shifted_exponential``, ``pareto`` or ``normal``.
-      log_density: float [C], log predictive density of each client's measurements given a single
-        measurement, in nats, averaged over that measurement. The client's scale is integrated out
-        under a flat prior on its logarithm (on the mean for ``normal``), which does not depend on
-        units. The shared parameter has its best value. Every distribution has exactly one, so none
-        needs a penalty (the geometric intrinsic Bayes factor; Berger and Pericchi 1996, "The
-        intrinsic Bayes factor for model selection and prediction").
-      parameters: fields of the latency model of that name, with standard errors.
-      scale: float [C], seconds, by client number. It is the median for ``lognormal``, the minimum
+      log_density: float [C], log predictive density (in nats) of each client's measurements given
+        one of them, averaged over the choice of this one. The client's scale is integrated out
+        under a flat prior on its logarithm (on the mean for ``normal``), so the unit of time does
+        not matter. The shared parameter is fitted. Every distribution has exactly one, so no
+        complexity penalty is needed (the geometric intrinsic Bayes factor; Berger and Pericchi
+        1996, "The intrinsic Bayes factor for model selection and prediction").
+      parameters: estimates keyed by the latency model's field names; ``std`` for ``normal``.
+      scale: float [C], scale of each client in seconds: the median for ``lognormal``, the minimum
         for ``shifted_exponential`` and ``pareto``, and the mean for ``normal``.
     """
 
@@ -77,7 +77,7 @@ class Law(NamedTuple):
     scale: Floats
 
     def model(self, min_latency: float) -> Latency | None:
-        """Return a latency model with clients from fastest to slowest; None for ``normal``."""
+        """Return the fitted model, with clients from fastest to slowest; None for ``normal``."""
         models: tuple[type[SpacedLatency], ...] = (LogNormal, ShiftedExponential, Pareto)
         cls = next((model for model in models if model.name == self.name), None)
         values = {name: float(np.float32(each.value)) for name, each in self.parameters.items()}
@@ -85,20 +85,20 @@ class Law(NamedTuple):
 
 
 class Fleet(NamedTuple):
-    """Fitted distributions and test results of a fleet.
+    """Latency distributions fitted to a fleet, and test results.
 
     Attributes:
       measured: number of measurements of each client, int [C].
-      mean: mean seconds of each client, float [C].
-      ordered: whether the file has times; otherwise lines are assumed to be in time order.
+      mean: mean latency of each client in seconds, float [C].
+      ordered: whether the file has rounds or times; otherwise, line order counts as time order.
       laws: fitted distributions, best first by summed ``log_density``.
-      drift: test of a trend. The figure is the mean absolute rank correlation of a client's latency
-        with time, minus its expectation by chance.
-      correlation: test of the lag-1 autocorrelation of a client's latency.
-      together: test of the correlation between clients in the same round; NaN without times or if
-        no round has two clients.
-      change: smallest and largest ratio, over clients, of the mean in the second half of the
-        measurements to the mean in the first half; NaN if every client has fewer than ``FEWEST``.
+      drift: test for a trend. ``figure`` is the absolute rank correlation between latency and time,
+        averaged over clients, minus its expectation without a trend, but at least 0.
+      correlation: test for lag-1 autocorrelation of the latencies of a client.
+      together: test for correlation between the latencies of clients in the same round; NaN
+        without rounds or times, or if no round has two measurements.
+      change: smallest and largest ratio of mean latency in the second half of the measurements to
+        the first half, over clients with at least ``FEWEST`` measurements; NaN without them.
     """
 
     measured: NDArray[np.int64]
@@ -117,15 +117,15 @@ class Fleet(NamedTuple):
 
     @property
     def stationary(self) -> bool:
-        """True if no test rejects independent rounds with a constant distribution."""
+        """True if neither the test for drift nor the test for autocorrelation is significant."""
         return not (self.drift.speaks_against or self.correlation.speaks_against)
 
 
 def fit(data: Measured) -> Fleet:
-    """Fit latency distributions to measurements and test for drift and correlation.
+    """Fit latency distributions to the finite measurements; test for drift and correlation.
 
     Raises:
-      ConfigError: if there is only one client, or no client's measurements vary.
+      ConfigError: if there is only one client, or if no client's measurements vary.
     """
     answered = np.isfinite(data.seconds)
     when = None if data.when is None else data.when[answered]
@@ -164,7 +164,7 @@ def _long(each: list[Floats]) -> list[Floats]:
 
 
 def _drift(each: list[Floats]) -> Test:
-    """Test each client's Spearman correlation with time; the squares sum to a chi-square."""
+    """Test for a trend with a chi-square statistic, the sum of the squared Spearman z-scores."""
     rows = _long(each)
     if not rows:
         return Test(math.nan, math.nan)
@@ -176,7 +176,7 @@ def _drift(each: list[Floats]) -> Test:
 
 
 def _correlation(each: list[Floats]) -> Test:
-    """Test the pooled lag-1 correlation of ranks, which are robust against heavy tails."""
+    """Test the pooled lag-1 autocorrelation of ranks, which are robust to heavy tails."""
     rows = [stats.rankdata(row) for row in _long(each)]
     if not rows:
         return Test(math.nan, math.nan)
@@ -190,7 +190,7 @@ def _correlation(each: list[Floats]) -> Test:
 
 
 def _together(data: Measured, each: list[Floats]) -> Test:
-    """Test the correlation between clients in a round, using ranks within each client."""
+    """Test the correlation between clients in a round, with latencies ranked within each client."""
     if data.when is None:
         return Test(math.nan, math.nan)
     rank = np.zeros(len(data.seconds))
@@ -208,7 +208,7 @@ def _together(data: Measured, each: list[Floats]) -> Test:
 
 
 def fitted(each: list[Floats]) -> tuple[Law, ...]:
-    """Fit the four distributions to the measurements of each client; return them best first."""
+    """Fit the four distributions to the measurements [n] of each client; return them best first."""
     laws = [law(each) for law in (_lognormal, _shifted_exponential, _pareto, _normal)]
     return tuple(sorted(laws, key=lambda law: -law.log_density.sum()))
 
@@ -216,8 +216,8 @@ def fitted(each: list[Floats]) -> tuple[Law, ...]:
 def rivals(laws: tuple[Law, ...]) -> tuple[str, ...]:
     """Return the names of the distributions that the data cannot distinguish from the first one.
 
-    The first and best distribution must lead by more than ``DECISIVE`` nats without the client that
-    favours it most, because a single client must not decide.
+    The first (best) distribution must lead another one by more than ``DECISIVE`` nats without the
+    client that contributes most to this lead, because a single client must not decide.
     """
     best, *others = laws
     ahead = {law.name: best.log_density - law.log_density for law in others}
@@ -225,9 +225,9 @@ def rivals(laws: tuple[Law, ...]) -> tuple[str, ...]:
 
 
 def _ends(scale: Floats, error: Floats) -> dict[str, Estimate]:
-    """Fit ``fastest`` and ``slowest`` of geometrically spaced scales.
+    """Fit the smallest (``fastest``) and largest (``slowest``) of geometrically spaced scales.
 
-    ``scale`` is the estimate for each client, [C], and ``error`` its relative standard error, [C].
+    ``scale`` [C] contains the clients' estimates, and ``error`` [C] their relative standard errors.
     """
     order = np.argsort(scale)
     place = np.linspace(0, 1, scale.size)
@@ -235,7 +235,7 @@ def _ends(scale: Floats, error: Floats) -> dict[str, Estimate]:
     weight = 1 / error[order]
     covariance = np.linalg.inv(design.T @ (weight[:, None] ** 2 * design))
     logs = covariance @ design.T @ (weight**2 * np.log(scale[order]))
-    # Unevenly spaced scales deviate from the line by more than their standard errors.
+    # Inflate the errors if the scales deviate from even spacing by more than their standard errors.
     residual = (np.log(scale[order]) - design @ logs) * weight
     off = max(1.0, float(residual @ residual) / max(scale.size - 2, 1))
     ends = np.exp(logs)
@@ -253,14 +253,14 @@ def _squares(rows: list[Floats]) -> Floats:
 
 
 def _gaussian(size: Floats, squares: Floats) -> Floats:
-    """Return the log density of normal rows at the best common variance, integrating out means."""
+    """Return each row's normal log density at the best variance, with the mean integrated out."""
     variance = squares.sum() / (size - 1).sum()
     common = (size - 1) * math.log(2 * math.pi * variance)
     return np.asarray(-0.5 * (common + np.log(size) + squares / variance))
 
 
 def _from_logs(each: list[Floats]) -> Floats:
-    """Return the log Jacobian from log-seconds to seconds of all but one (average) measurement."""
+    """Return the log Jacobian of each client's log-seconds, without one (average) measurement."""
     return np.asarray([-(len(row) - 1) * np.log(row).mean() for row in each])
 
 
@@ -282,11 +282,11 @@ def _lognormal(each: list[Floats]) -> Law:
 
 
 def _log_upper_gamma(n: Floats, z: Floats) -> Floats:
-    """Return the logarithm of e^z Gamma(n, z), the upper incomplete gamma function."""
+    """Return log(e^z Gamma(n, z)), where Gamma(n, z) is the upper incomplete gamma function."""
     with np.errstate(divide="ignore"):
         upper = special.gammaincc(n, z)
         near = np.log(upper) + special.gammaln(n) + z
-    # Where it underflows, z is far above n and e^z Gamma(n, z) / z^n is a smooth Laplace integral.
+    # Where `upper` underflows, z is far above n, and e^z Gamma(n, z) / z^n is a smooth integral.
     beyond = np.maximum(z - n + 1, 1.0)[:, None]
     t = _NODES / beyond
     smooth = np.exp((n[:, None] - 1) * (np.log1p(t) - t)) @ _WEIGHTS
@@ -299,7 +299,7 @@ def _shifted_exponential(each: list[Floats]) -> Law:
     least, mean = (np.asarray([f(row) for row in each]) for f in (np.min, np.mean))
     total = size.sum()
     many = np.maximum(size, 2)
-    # On average, the minimum of n exceeds the shift by 1/n of the mean excess, so subtract this.
+    # The minimum of n draws overestimates the shift by 1/n of the mean excess, so subtract this.
     shift = np.maximum((many * least - mean) / (many - 1), least * 0.5)
     above = float(size @ (mean / shift - 1)) / total
     logs = np.asarray([np.log(row).mean() for row in each])

@@ -1,6 +1,6 @@
-"""Privacy ledger: the releases of each client in a run and their total epsilon.
+"""Privacy ledger of a run: each client's releases and their total epsilon.
 
-Runs on the host. Tight totals need dp-accounting (the extra ``accounting``).
+The ledger runs on the host. Tight totals require dp-accounting (the extra ``accounting``).
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ if TYPE_CHECKING:
 __all__ = ["Ledger", "ledger"]
 
 HINT = "dp-accounting is missing: pip install 'pause_jax[accounting]'"
-# Above it, e^eps overflows float64 and dp-accounting fails. The plain sum is as good there.
+# Above this eps, e^eps overflows in dp-accounting, so the plain sum is used instead.
 MAX_RELEASE = 700.0
 SIZES = "data sizes (aggregation weights)"
 
 
 class Ledger(NamedTuple):
-    """Budget spent by K clients in a run; arrays are [K], or [S, K] for S seeds.
+    """Releases and spent budgets of K clients; arrays are [K], or [S, K] for S seeds.
 
     Attributes:
       mechanism: name of the mechanism.
       unit: unit that epsilon protects: ``coordinate``, ``update`` or ``none``.
-      num_parameters: d, entries of an update; 0 without learning.
-      delta: delta of ``tight`` and ``tight_at_most``.
-      participations: int, rounds in which the client took part.
-      releases: int, messages about the client's data: updates (none once the budget is spent) and
-        un-noised answers to queries.
-      budget: float, eps_bar of the client, in the mechanism's unit; infinite without privacy.
-      spent: float, epsilon by basic composition (a plain sum), in the mechanism's unit.
-      per_coordinate: float, epsilon of one coordinate of the updates; equals ``spent``.
-      whole_update: float, epsilon of all d coordinates of the updates: d * ``spent`` if the unit is
-        a coordinate, else ``spent``; NaN if d is 0.
-      exhausted: bool, whether the budget is spent, after which the client releases nothing.
-      last_release: int, round of an exhausted client's last release; 0 for other clients, and if
-        the run did not record ``clients``.
-      basic, basic_delta: largest ``spent`` and its delta, which is 0 for a pure mechanism.
-      tight: largest :func:`total_epsilon` of a client's releases; NaN without dp-accounting.
+      num_parameters: d, number of entries of an update; 0 without learning.
+      delta: delta at which ``tight`` and ``tight_at_most`` hold.
+      participations: int, number of rounds in which the client took part.
+      releases: int, number of messages that depend on the client's data: updates (until the budget
+        is spent) and un-noised answers to queries.
+      budget: float, eps_bar, the client's total budget per ``unit``; infinite without privacy.
+      spent: float, sum of the epsilons of the client's updates (basic composition), per ``unit``.
+      per_coordinate: float, total epsilon of a single coordinate; equals ``spent``.
+      whole_update: float, total epsilon of all d coordinates together: d * ``spent`` if ``unit`` is
+        ``coordinate``, else ``spent``; NaN if d is 0.
+      exhausted: bool, whether the budget is spent, so the client can release no further update.
+      last_release: int, round of an exhausted client's last update; 0 for clients with budget left,
+        and for all clients if the run did not record ``clients``.
+      basic, basic_delta: largest ``spent``, and the delta at which it holds (0 if pure).
+      tight: largest :func:`total_epsilon` of any client; NaN without dp-accounting.
       tight_at_most: :func:`total_epsilon` of a client that has the largest budget and takes part in
         every round. It holds even if participation depends on the data. NaN without learning or
         dp-accounting.
-      unnoised: names of everything that left clients without noise.
+      unnoised: names of the quantities that clients sent without noise.
       client_ids: ids of clients 0, ..., K - 1; empty if clients are numbered 0, 1, ...
-      overlaps: whether rounds overlap. A release is charged when its client starts. A client starts
-        at most once between two server steps, which are the rounds of this ledger.
+      overlaps: whether rounds overlap. The ledger then counts server steps as rounds and charges a
+        release when its client starts, which a client does at most once per server step.
     """
 
     mechanism: str
@@ -86,9 +86,9 @@ class Ledger(NamedTuple):
 
     @property
     def warning(self) -> str:
-        """Warning that no epsilon covers a whole message; empty if only data sizes are un-noised.
+        """Warning that clients send more than data sizes without noise, or an empty string.
 
-        Always print it with an epsilon of whole updates. Data sizes count as public.
+        Print it next to every epsilon of whole updates. Data sizes count as public.
         """
         names = ", ".join(name for name in self.unnoised if name != SIZES)
         text = f"NO GUARANTEE for all that a client sends: without noise leave {names}."
@@ -96,20 +96,20 @@ class Ledger(NamedTuple):
 
 
 def ledger(run: Result | Selector | xr.Dataset, delta: float = 1e-5) -> Ledger:
-    """Return the ledger of a run or of a live selector.
+    """Build the ledger of a finished run or of a deployed selector.
 
     Args:
       run: a ``Result``, a ``Selector``, or one config of a ``sweep``: ``result.sel(config=...)``,
         with or without the dimension ``seed``.
-      delta: delta of the tight totals, in [0, 1).
+      delta: delta at which the tight totals hold, in [0, 1).
 
     Returns:
-      The ledger. ``tight`` treats each client's number of participations as fixed in advance. If
-      the policy's choices depend on releases, that number depends on the data. Then quote
-      ``tight_at_most``, which always holds.
+      The ledger. ``tight`` assumes that each client's number of participations does not depend on
+      the data. If the policy's choices depend on releases, this number does depend on the data, so
+      quote ``tight_at_most``, which always holds.
 
     Raises:
-      ConfigError: if ``run`` holds several configs or lacks a quantity, or delta is out of range.
+      ConfigError: if ``run`` is a batch, a quantity was not recorded, or delta is out of range.
 
     Examples:
       >>> import jax
@@ -121,7 +121,7 @@ def ledger(run: Result | Selector | xr.Dataset, delta: float = 1e-5) -> Ledger:
       ('coordinate', 20, True)
     """
     config, unnoised, client_ids = _read(run)
-    # A sweep pads configs with fewer clients.
+    # A sweep pads the arrays of configs with fewer clients.
     counts, queried, spent = (
         np.asarray(getattr(run, name))[..., : config.num_clients]
         for name in ("counts", "queried", "spent")
@@ -167,7 +167,7 @@ def ledger(run: Result | Selector | xr.Dataset, delta: float = 1e-5) -> Ledger:
 def _read(
     run: Result | Selector | xr.Dataset,
 ) -> tuple[SimConfig, tuple[str, ...], tuple[str, ...]]:
-    """Return the config of a run, the names of its un-noised messages, and its client ids."""
+    """Return a run's config, the names of quantities sent without noise, and the client ids."""
     if isinstance(run, Result | Selector):
         config, unnoised, ids = run.config, run.unnoised, run.client_ids
         if any(jnp.ndim(leaf) for leaf in jax.tree.leaves(config.privacy)):
@@ -191,12 +191,12 @@ def _read(
 
 
 def _has_law(budget: Budget) -> bool:
-    """Return whether budgets differ between clients."""
+    """Return whether a distribution defines a different budget for each client."""
     return isinstance(budget, Schedule) and budget.law is not None
 
 
 def _budgets(run: Any, budget: Budget, shape: tuple[int, ...]) -> tuple[Budget, np.ndarray]:
-    """Return the schedule with one eps_bar per client, and the eps_bar values, [K] or [S, K]."""
+    """Return the budget with each client's eps_bar filled in, and these values, [K] or [S, K]."""
     if not _has_law(budget):
         return budget, np.full(shape, np.asarray(budget.total()))
     own = np.asarray(run.budget)[..., : shape[-1]]
@@ -204,9 +204,9 @@ def _budgets(run: Any, budget: Budget, shape: tuple[int, ...]) -> tuple[Budget, 
 
 
 def _updates(budget: Budget, participations: np.ndarray) -> np.ndarray:
-    """Return the number of updates that clients released in their participations.
+    """Return the number of updates that each client released in its participations.
 
-    Bisects for the last participation before the budget is spent, as a spent budget stays spent.
+    A spent budget stays spent, so bisection finds the last participation with an update.
     """
     sent = np.zeros_like(participations)
     at_most = participations.copy()
@@ -220,14 +220,14 @@ def _updates(budget: Budget, participations: np.ndarray) -> np.ndarray:
 
 
 def _last_rounds(clients: np.ndarray, updates: np.ndarray) -> np.ndarray:
-    """Return the round of each client's last update, from the cohorts [..., T, slots]."""
+    """Return the round of each client's last update, 0 if none; ``clients`` is [..., T, slots]."""
     last = np.zeros_like(updates)
     for seed in np.ndindex(updates.shape[:-1]):
         rounds, slots = np.nonzero(clients[seed] >= 0)
         chosen = clients[seed][rounds, slots].astype(int)
         by_client = np.append(rounds[np.argsort(chosen, kind="stable")] + 1, 0)
         times = np.bincount(chosen, minlength=updates.shape[-1])
-        # With overlapping rounds, clients may still be under way at the end.
+        # With overlapping rounds, clients may still be training when the run ends.
         number = np.minimum(updates[seed], times)
         last[seed] = np.where(number > 0, by_client[np.cumsum(times) - times + number - 1], 0)
     return last
@@ -236,10 +236,10 @@ def _last_rounds(clients: np.ndarray, updates: np.ndarray) -> np.ndarray:
 def _largest_total(
     mechanism: Mechanism, budget: np.ndarray, counts: np.ndarray, spent: np.ndarray, delta: float
 ) -> float:
-    """Return the largest total of any client.
+    """Return the largest :func:`total_epsilon` of any client.
 
-    Among equal budgets, the busiest client has the largest total. The total of a pure mechanism is
-    at most the spent budget, which bounds the search.
+    Among clients with equal budgets, the busiest client has the largest total. For a pure
+    mechanism, ``spent`` bounds the total from above, which ends the search early.
     """
     most: dict[float, tuple[float, int]] = {}
     for total, count, sum_of in zip(budget.flat, counts.flat, spent.flat, strict=True):
@@ -258,7 +258,7 @@ def _largest_total(
 def _total_if_known(
     mechanism: Mechanism, budget: float, participations: int, delta: float
 ) -> float:
-    """Return :func:`total_epsilon` of a client with ``budget``; NaN without dp-accounting."""
+    """Return :func:`total_epsilon` for eps_bar ``budget``, or NaN without dp-accounting."""
     schedule = mechanism.budget
     if _has_law(schedule):
         schedule = schedule.replace(total_epsilon=float(budget), law=None)
@@ -269,19 +269,19 @@ def _total_if_known(
 
 
 def total_epsilon(mechanism: Mechanism, participations: int, delta: float) -> float:
-    """Return the total epsilon at ``delta`` of a client's first n participations.
+    """Return the total epsilon at ``delta`` of the releases in a client's first n participations.
 
-    Releases compose according to the mechanism's privacy loss (``Mechanism.privacy_loss``,
-    :data:`TOTALS`).
+    The type of the mechanism's privacy loss (``Mechanism.privacy_loss``) selects the composition
+    rule in :data:`TOTALS`.
 
     Args:
-      mechanism: an unbatched mechanism.
-      participations: n, fixed in advance; ``num_rounds`` is always valid.
-      delta: in [0, 1). For pure mechanisms, 0 gives the plain sum.
+      mechanism: mechanism whose parameters are scalars.
+      participations: n, which must not depend on the data; ``num_rounds`` is always valid.
+      delta: in [0, 1). With delta 0, the result for a pure mechanism is the plain sum.
 
     Returns:
-      Epsilon in the mechanism's unit; infinite without a guarantee. For pure mechanisms it never
-      exceeds the plain sum.
+      Total epsilon per ``mechanism.unit``; infinite without a guarantee, and 0 without releases.
+      For a pure mechanism, it never exceeds the plain sum.
 
     Raises:
       ConfigError: if delta is not in [0, 1).
@@ -289,7 +289,7 @@ def total_epsilon(mechanism: Mechanism, participations: int, delta: float) -> fl
     """
     if not 0 <= delta < 1:
         raise ConfigError(f"delta = {delta!r}: must be >= 0 and < 1.")
-    # Powers of two let many lengths share one compiled program.
+    # Round the length up to a power of two, to compile fewer programs.
     longer = np.arange(1, 1 + 2 ** max(participations - 1, 0).bit_length(), dtype=np.int32)
     epsilon, over = (np.asarray(x)[:participations] for x in _schedule(mechanism.budget, longer))
     epsilon = epsilon[~over]
@@ -301,34 +301,34 @@ def total_epsilon(mechanism: Mechanism, participations: int, delta: float) -> fl
 
 @jax.jit
 def _schedule(budget: Budget, participation: Array) -> tuple[Array, Array]:
-    """Return the epsilon of each participation, and whether the budget is spent before it."""
+    """Return the epsilon of each participation, and whether the budget was spent before it."""
     return budget.epsilon(participation), budget.exhausted(participation)
 
 
 def _laplace(loss: LaplaceLoss, delta: float) -> float:
     """Compose privacy loss distributions of ``LaplaceDpEvent(1 / eps_i)`` under ADD_OR_REMOVE_ONE.
 
-    Returns dp-accounting's upper estimate (Koskela, Jalko and Honkela 2020). Our neighbours are any
-    two inputs (replace-one). The noise scale already covers their whole distance (Delta or 2C), so
-    no further factor of 2 applies.
+    Returns dp-accounting's upper estimate (Koskela, Jalko and Honkela 2020) or the plain sum if it
+    is smaller. Neighbours are any two inputs (replace-one). Their whole distance (Delta or 2C) is
+    already in the noise scale, so no factor of 2 is added.
     """
     epsilon = np.asarray(loss.epsilon)
     basic = float(epsilon.sum(dtype=float))
     if delta == 0 or epsilon.max() > MAX_RELEASE:
         return basic
-    # Endless schedules have many releases too small to change the sum but slow to compose.
+    # Infinite schedules have many releases that hardly change the sum but are slow to compose.
     counted = epsilon[epsilon > 1e-20 * basic]
     return min(basic, _composed(_laplace_parts, tuple(counted.tolist()), delta))
 
 
 def _gaussian(loss: GaussianLoss, delta: float) -> float:
-    """Compose exactly, as one Gaussian of multiplier (sum 1 / multiplier^2)^(-1/2)."""
+    """Compose exactly, as a single Gaussian with multiplier (sum 1 / multiplier^2)^(-1/2)."""
     each = np.asarray(loss.multiplier, float)
     return float(_dp_accounting().get_epsilon_gaussian(np.sum(each**-2) ** -0.5, delta))
 
 
 def _worst(loss: WorstLoss, delta: float) -> float:
-    """Compose as randomised response, the worst (eps, delta) mechanism (Kairouz et al. 2015)."""
+    """Compose like randomised response, the worst (eps, delta) mechanism (Kairouz et al. 2015)."""
     epsilon = np.asarray(loss.epsilon)
     each = float(loss.delta)
     basic = float(epsilon.sum(dtype=float)) if epsilon.size * each <= delta else math.inf
@@ -338,7 +338,7 @@ def _worst(loss: WorstLoss, delta: float) -> float:
     return min(basic, _composed(_response_parts, releases, delta))
 
 
-# Composition rule of each privacy loss: (loss, delta) -> epsilon.
+# Composition rule (loss, delta) -> epsilon for each type of privacy loss.
 TOTALS: dict[type, Callable[[Any, float], float]] = {
     LaplaceLoss: _laplace,
     GaussianLoss: _gaussian,
@@ -357,20 +357,20 @@ def _composed(parts: Callable[[Any], list[Any]], releases: tuple[Any, ...], delt
     while len(left) > 1:  # pairwise is much faster than sequential
         pairs = zip(left[::2], left[1::2], strict=False)
         left = [a.compose(b) for a, b in pairs] + left[len(left) // 2 * 2 :]
-    with np.errstate(over="ignore"):  # large epsilons overflow to infinity
+    with np.errstate(over="ignore"):  # a large epsilon overflows to infinity
         return float(left[0].get_epsilon_for_delta(delta))
 
 
 def _laplace_parts(epsilons: tuple[float, ...]) -> list[Any]:
     pld = _dp_accounting().pld.privacy_loss_distribution
-    # A finer grid changes the totals of the papers' schedules by a relative 1e-4 at most.
+    # A finer grid changes the totals of the papers' schedules by at most 0.01 %.
     grid = sum(epsilons) / 3e4
     return [pld.from_laplace_mechanism(1 / e, value_discretization_interval=grid) for e in epsilons]
 
 
 def _response_parts(releases: tuple[tuple[float, float], ...]) -> list[Any]:
     pld = _dp_accounting().pld
-    # Each release rounds its atoms up to the grid, so the errors add up.
+    # The losses of each release are rounded up to the grid, and these errors add up.
     grid = sum(epsilon for epsilon, _ in releases) / (1e3 * len(releases))
     return [
         pld.privacy_loss_distribution.from_privacy_parameters(

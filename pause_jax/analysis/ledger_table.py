@@ -1,4 +1,4 @@
-"""Privacy ledger of a comparison, as a terminal table and as a CSV file of all clients."""
+"""Privacy ledgers of a sweep, as a terminal table and as a CSV file of all clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNITS = {"coordinate": "coord", "update": "update", "none": "-"}
 
 
 def ledgers(result: xr.Dataset) -> dict[str, Ledger]:
-    """Return the ledger of each config of a ``sweep``, over all seeds."""
+    """Return the ledger of each config of a ``sweep``, covering all seeds."""
     return {str(name): ledger(result.sel(config=name)) for name in result.config.values}
 
 
@@ -36,7 +36,7 @@ HEADINGS = (
 
 
 def rows(books: dict[str, Ledger]) -> Iterator[tuple[str, ...]]:
-    """Yield one row per config, for its busiest client; the columns are ``HEADINGS``."""
+    """Yield one row per config, with the largest value of any client in each of ``HEADINGS``."""
     for name, book in books.items():
 
         def of_update(epsilon: float, book: Ledger = book) -> str:
@@ -56,7 +56,7 @@ def rows(books: dict[str, Ledger]) -> Iterator[tuple[str, ...]]:
 
 
 def caption(books: dict[str, Ledger]) -> str:
-    """Return the caption that explains the columns."""
+    """Return a caption that explains the columns of the table."""
     delta = next(iter(books.values())).delta
     return (
         "of the busiest client of all seeds. basic: its releases added up; an update has d "
@@ -67,7 +67,7 @@ def caption(books: dict[str, Ledger]) -> str:
 
 
 def table(books: dict[str, Ledger]) -> Sheet:
-    """Build the table of the busiest client's epsilon per config, in every unit."""
+    """Build the table of each config's largest epsilon, per coordinate and per update."""
     policy, unit, *numbers = HEADINGS
     return make_table(
         [label(policy), word(unit), *map(number, numbers)],
@@ -78,7 +78,7 @@ def table(books: dict[str, Ledger]) -> Sheet:
 
 
 def notes(books: dict[str, Ledger]) -> Iterator[str]:
-    """Yield notes on un-noised messages, deltas, spent budgets and a missing package."""
+    """Yield notes on data sent without noise, deltas, spent budgets and missing dp-accounting."""
     warnings: dict[str, list[str]] = {}
     for name, book in books.items():
         if book.warning:
@@ -108,7 +108,7 @@ def notes(books: dict[str, Ledger]) -> Iterator[str]:
 
 
 def save(books: dict[str, Ledger], path: pathlib.Path) -> None:
-    """Write one row per client, seed and config as CSV."""
+    """Write a CSV file with one row per config, seed and client."""
     pd.DataFrame(_clients(books), columns=COLUMNS).to_csv(path, index=False)
 
 

@@ -1,4 +1,4 @@
-"""Metrics of a sweep's result, per config and seed."""
+"""Metrics of each run of a sweep."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def time_to_accuracy(result: xr.Dataset, target: float) -> xr.DataArray:
 
 
 def final_accuracy(result: xr.Dataset) -> xr.DataArray:
-    """Return the final test accuracy, [config, seed]; NaN if the model is not finite."""
+    """Return the last test accuracy of each run, [config, seed]; NaN if the model is not finite."""
     last = result.eval_clock.notnull().sum("eval_round") - 1
     return result.test_accuracy.isel(eval_round=last.clip(0))
 
 
 def final_loss(result: xr.Dataset) -> xr.DataArray:
-    """Return the test loss after the last round of each run, [config, seed]."""
+    """Return the last test loss of each run, [config, seed]."""
     last = result.eval_clock.notnull().sum("eval_round") - 1
     return result.test_loss.isel(eval_round=last.clip(0))
 
@@ -62,38 +62,38 @@ def simulated_seconds(result: xr.Dataset) -> xr.DataArray:
 def participation_fairness(result: xr.Dataset) -> xr.DataArray:
     """Return Jain's fairness index of the participation counts T, [config, seed].
 
-    ``(sum T)^2 / (K sum T^2)`` is 1 if all clients took part equally often, and m/K if only the
-    same m clients did (Jain, Chiu and Hawe 1984).
+    ``(sum T)^2 / (K sum T^2)`` is 1 if all K clients took part equally often, and m/K if m clients
+    took part equally often and the others never (Jain, Chiu and Hawe 1984).
     """
     counts = result.counts.where(result.counts >= 0)
     return counts.sum("client") ** 2 / (counts.count("client") * (counts**2).sum("client"))
 
 
 def final_spent(result: xr.Dataset) -> xr.DataArray:
-    """Return the largest final ``spent`` of any client, [config, seed], in ``epsilon_unit``."""
+    """Return the largest budget spent by any client, [config, seed], per ``epsilon_unit``."""
     return result.spent.max("client")
 
 
 def empty_rounds(result: xr.Dataset) -> xr.DataArray:
-    """Return which played rounds had no client, bool [config, seed, round].
+    """Return a mask of the played rounds without clients, bool [config, seed, round].
 
-    Either all budgets were spent or no client was available.
+    In these rounds, either all budgets were spent or no client was available.
     """
     return result.played & (result.clients < 0).all("slot")
 
 
 def total_regret(result: xr.Dataset) -> xr.DataArray:
-    """Return the cumulative regret against the genie, [config, seed]; empty rounds add 0."""
+    """Return the total regret, [config, seed]; empty rounds add 0. NaN if it was not tracked."""
     return result.regret.sum("round", min_count=1)
 
 
 def gigabytes(result: xr.Dataset) -> xr.DataArray:
-    """Return the traffic of models and updates in a run, 10^9 bytes, [config, seed]."""
+    """Return the total size of models and updates sent in a run, in 10^9 bytes, [config, seed]."""
     return (result.downloaded + result.uploaded).sum("round", min_count=1) / 1e9
 
 
 def mean_and_error(values: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
-    """Return mean and standard error over seeds, ignoring NaN; one value has a NaN error."""
+    """Return mean and standard error over seeds, ignoring NaN; the error of one value is NaN."""
     count = values.count("seed")
     mean = values.sum("seed", min_count=1) / count.where(count > 0)
     square = ((values - mean) ** 2).sum("seed", min_count=1)

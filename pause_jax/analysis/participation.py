@@ -1,4 +1,4 @@
-"""Participation of clients, ordered by expected latency under each config's latency model."""
+"""Participation of clients, sorted by expected latency under each config's latency model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pause_jax.world.latency.base import Work
 
 Floats = NDArray[np.float64]
 
-# Maximum points of a curve. With more clients, neighbouring clients are averaged.
+# Maximum number of points per curve. With more clients, a point averages neighbouring clients.
 _POINTS = 60
 
 
@@ -25,8 +25,8 @@ class Participation(NamedTuple):
     """Participation of a config's clients, sorted by speed if known, otherwise by client number.
 
     Attributes:
-      share: [seed, K], share of the played rounds in which a client took part.
-      seconds: [K], expected latency; None if the latency model is not available.
+      share: [seed, K], share of the played rounds in which each client took part.
+      seconds: [K], each client's expected latency; None if the latency model is not available.
     """
 
     share: Floats
@@ -34,7 +34,7 @@ class Participation(NamedTuple):
 
 
 def participation(result: xr.Dataset) -> dict[str, Participation]:
-    """Return the participation of each config, sorted by speed in all configs or in none.
+    """Return each config's participation, sorted by speed if every latency model is available.
 
     Args:
       result: data set from ``sweep``.
@@ -52,7 +52,7 @@ def _by_speed(each: Participation) -> Participation:
 
 
 def by_client(found: dict[str, Participation]) -> dict[str, Curve]:
-    """Return curves of participation in % of rounds against the client's rank, from 1."""
+    """Return curves of participation (% of rounds) against the clients' positions 1, ..., K."""
     return {name: _curve(each.share) for name, each in found.items()}
 
 
@@ -75,18 +75,18 @@ def _curve(share: Floats) -> Curve:
 
 
 def _of_config(one: xr.Dataset) -> Participation:
-    """Return the participation in the order of client numbers."""
+    """Return a config's participation in the order of client numbers."""
     counts = one.counts.where(one.counts >= 0) / one.num_played.where(one.num_played > 0)
     share = counts.transpose("seed", "client").values.astype(np.float64)
     share = share[:, np.isfinite(share).any(axis=0)]
-    share = share[np.isfinite(share).all(axis=1)]  # seeds with a played round
+    share = share[np.isfinite(share).all(axis=1)]  # only seeds with a played round
     return Participation(share, _expected_seconds(one, share.shape[1]))
 
 
 def _expected_seconds(one: xr.Dataset, num_clients: int) -> Floats | None:
-    """Return the expected latency of each client, [K]; None if the model cannot be loaded.
+    """Return each client's expected latency in seconds, [K]; None if the model cannot be loaded.
 
-    The model's measurements may be on a different machine, or its class may not be loaded.
+    The model's measurements may be on a different machine, or its class may not be imported.
     """
     size = 4.0 * float(one.num_parameters)
     samples = one.data_size.mean("seed").values[:num_clients]

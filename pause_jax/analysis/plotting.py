@@ -1,4 +1,4 @@
-"""Figures of a comparison. Needs the extra ``plot`` (matplotlib)."""
+"""Figures that compare configs. Requires the extra ``plot`` (matplotlib)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_accuracy", "plot_participation", "plot_regret", "plot_spent", "save_figures"]
 
-# More bands would hide each other, so error bars at the curves' ends replace them.
+# Maximum number of error bands. More bands would overlap, so error bars replace them.
 _FEW_BANDS = 6
 # Maximum number of names in a legend column.
 _NAMES = 16
-# Approximate number of markers of a curve.
+# Approximate number of markers per curve.
 _MARKERS = 7
 _FORMATS = ("png", "pdf", "svg")
-# The last three keep text as text and make SVG files reproducible byte for byte.
+# The last three settings keep text searchable and make SVG files reproducible byte for byte.
 _SAVED: Any = {
     "font.size": 8,
     "axes.titlesize": 8,
@@ -47,9 +47,9 @@ def plot_accuracy(result: xr.Dataset, axes: Axes, target: float | None = None) -
     """Draw test accuracy (or loss, for regression) against simulated seconds.
 
     Args:
-      result: data set from ``sweep``. Several seeds are drawn as mean +- standard error.
+      result: data set from ``sweep``. With several seeds, the figure shows mean +- standard error.
       axes: Matplotlib axes.
-      target: accuracy from 0 to 1, drawn as a horizontal line.
+      target: accuracy in [0, 1] to mark with a horizontal line; ignored for regression.
     """
     accuracy = curves_of.classifies(result)
     curves = curves_of.progress(result)
@@ -79,7 +79,7 @@ def plot_accuracy(result: xr.Dataset, axes: Axes, target: float | None = None) -
 
 
 def plot_spent(result: xr.Dataset, axes: Axes) -> None:
-    """Draw the largest budget spent by any client against rounds, mean over seeds.
+    """Draw the largest budget spent by any client against rounds, averaged over seeds.
 
     Identical curves are drawn with decreasing line widths, and their labels name each other.
     """
@@ -96,8 +96,8 @@ def plot_spent(result: xr.Dataset, axes: Axes) -> None:
 def plot_participation(result: xr.Dataset, axes: Axes) -> None:
     """Draw the share of rounds in which each client took part, from fastest to slowest client.
 
-    A flat curve means equal participation, and a falling one a preference for fast clients. If a
-    config's latency model is not available, clients are ordered by number.
+    A flat curve means equal participation, and a falling curve means that fast clients take part
+    more often. If a config's latency model is not available, clients are ordered by number.
     """
     found = taken.participation(result)
     errors = _draw(taken.by_client(found), result, axes, errors=True)
@@ -108,7 +108,7 @@ def plot_participation(result: xr.Dataset, axes: Axes) -> None:
 
 
 def plot_regret(curves: xr.DataArray, axes: Axes, scale: str = "log") -> None:
-    """Draw cumulative regret, mean over seeds.
+    """Draw cumulative regret against rounds, averaged over seeds; means <= 0 are not drawn.
 
     Args:
       curves: cumulative regret R(n), [config, seed, round].
@@ -131,7 +131,7 @@ def plot_regret(curves: xr.DataArray, axes: Axes, scale: str = "log") -> None:
 def _draw(
     curves: dict[str, Curve], result: xr.Dataset | xr.DataArray, axes: Axes, *, errors: bool
 ) -> str:
-    """Draw curves in their configs' styles; return the part of the title about errors."""
+    """Draw curves in the configs' styles; return the part of the title that explains the errors."""
     looks = styles(result.config.values)
     same = {name: names for names in curves_of.hidden(curves) for name in names}
     banded = errors and any(np.isfinite(curve.error).any() for curve in curves.values())
@@ -166,12 +166,12 @@ def _draw(
 
 
 def _plain(name: str) -> str:
-    """Escape dollar signs, between which Matplotlib would read a formula."""
+    """Escape dollar signs, which Matplotlib would interpret as delimiters of a formula."""
     return name.replace("$", r"\$")
 
 
 def _label(axes: Axes) -> None:
-    """Add a legend outside the axes, ordered by the curves' last values."""
+    """Add a legend outside the axes, in descending order of the curves' last values."""
     handles: Any
     handles, names = axes.get_legend_handles_labels()
     if not handles:
@@ -194,18 +194,18 @@ def _label(axes: Axes) -> None:
 def save_figures(
     result: xr.Dataset, folder: str | pathlib.Path, target: float | None = None
 ) -> list[pathlib.Path]:
-    """Write the figures of a comparison, each as PNG, PDF and SVG.
+    """Write figures that compare configs, each as a PNG, PDF and SVG file.
 
-    Each config keeps its colour, marker and dashes in all figures (``analysis.curves.styles``).
+    Each config has the same colour, marker and dashes in all figures (``analysis.curves.styles``).
 
     Args:
       result: data set from ``sweep``.
       folder: output folder, created if missing.
-      target: accuracy marked by a line; ignored for regression.
+      target: accuracy to mark with a horizontal line; ignored for regression.
 
     Returns:
-      The paths: ``accuracy_vs_seconds`` (``loss_vs_seconds`` for regression) unless there was no
-      learning, ``spent_budget_vs_rounds`` if a config limits its budget, and
+      Paths of ``accuracy_vs_seconds`` (``loss_vs_seconds`` for regression, neither without
+      learning), of ``spent_budget_vs_rounds`` if a config limits its budget, and of
       ``participation_per_client``.
     """
     import matplotlib
@@ -227,7 +227,7 @@ def save_figures(
             figure = Figure(figsize=(wide, 3.1), layout="constrained")
             draw(figure.subplots())
             figure.draw_without_rendering()
-            figure.set_layout_engine("none")  # lay out once for all formats
+            figure.set_layout_engine("none")  # compute the layout once for all formats
             for form in _FORMATS:
                 files.append(folder / f"{name}.{form}")
                 date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(form)

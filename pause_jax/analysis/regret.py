@@ -1,8 +1,8 @@
 """Cumulative regret, its growth, and the papers' bounds.
 
 The regret of a round, which ``simulate`` records, is C^G(genie) - C^G(cohort), PAUSE (10), given
-the policy's history. It is negative if a cohort smaller than the genie's is worth more
-(``run.rounds.state.Score``), so R(n) may decrease.
+the policy's history. It can be negative for a cohort that is smaller than the genie's
+(``run.rounds.state.Score``), so the cumulative regret R(n) may decrease.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Growth(NamedTuple):
       exponent: slope of ln R against ln n. It is 1 for linear growth, 0 for a bounded regret, and
         close to 0 for logarithmic growth.
       exponent_error: standard error of ``exponent`` over seeds.
-      log_r2, linear_r2: R^2 of a + b ln n and a + b n fitted to the mean over seeds.
+      log_r2, linear_r2: R^2 of the fits a + b ln n and a + b n to the mean over seeds.
     """
 
     exponent: float
@@ -47,7 +47,7 @@ class Growth(NamedTuple):
 def cumulative(result: xr.Dataset) -> xr.DataArray:
     """Return cumulative regret R(n) in float64, [config, seed, round].
 
-    A round without clients adds 0; the coordinate ``empty_rounds`` [config, seed] counts these
+    A round without clients adds 0. The coordinate ``empty_rounds`` [config, seed] counts these
     rounds. R(n) is NaN after the last round of a run.
 
     Args:
@@ -70,18 +70,18 @@ def cumulative(result: xr.Dataset) -> xr.DataArray:
 
 
 def measure(configs: Mapping[str, SimConfig], keys: Array) -> xr.DataArray:
-    """Sweep each config over the same keys and return cumulative regret.
+    """Sweep each config over the same keys and return the cumulative regret.
 
     Args:
-      configs: configs by name, with ``track_regret`` and without overlapping rounds.
+      configs: configs by name, with ``track_regret=True`` and without overlapping rounds.
       keys: typed keys [S].
 
     Returns:
-      R(n) in float64, [config, seed, round], as :func:`cumulative` returns it. Configs with fewer
-      rounds are padded with NaN.
+      R(n) in float64, [config, seed, round], like :func:`cumulative`. Configs with fewer rounds
+      are padded with NaN.
 
     Raises:
-      ConfigError: if a config is invalid, untracked or overlapping, before any run starts.
+      ConfigError: if a config is invalid, does not track regret, or has overlapping rounds.
 
     Examples:
       >>> import jax
@@ -104,25 +104,25 @@ def measure(configs: Mapping[str, SimConfig], keys: Array) -> xr.DataArray:
 
     def one(name: str, config: SimConfig) -> xr.DataArray:
         curve = cumulative(sweep({name: config}, keys, progress=False)).isel(config=0)
-        # Names identify the configs, and other coordinates would differ between the curves.
+        # Names already identify the configs. Other coordinates may differ between the curves.
         return curve.reset_coords(set(curve.coords) - {*curve.dims, "empty_rounds"}, drop=True)
 
-    # One config at a time, to keep only the regret of each result in memory.
+    # Sweep one config at a time, and keep only its regret in memory.
     curves = [one(name, config) for name, config in configs.items()]
     return xr.concat(curves, dim=xr.Variable("config", list(configs)))
 
 
 def growth(regret: ArrayLike) -> Growth:
-    """Fit the growth of cumulative regret over its last decade, n in [T / 10, T].
+    """Fit the growth of cumulative regret over the last decade of rounds, n in [T / 10, T].
 
     The exponent is fitted to each seed at up to 50 rounds equally spaced in ln n. Its error is the
     standard error over seeds, because points along a curve are strongly correlated.
 
     Args:
-      regret: cumulative regret [seeds, T]; rounds that not all seeds played are dropped.
+      regret: cumulative regret [seeds, T]; rounds that are NaN in any seed are dropped.
 
     Returns:
-      The fit; all NaN if R(n) <= 0 at a fitted round of any seed, which has no logarithm.
+      The fit; all NaN if R(n) <= 0 in any seed at a fitted round, where ln R is undefined.
 
     Raises:
       ValueError: if the array is not two-dimensional or has fewer than 20 rounds.
@@ -146,7 +146,7 @@ def growth(regret: ArrayLike) -> Growth:
 class Row(NamedTuple):
     """Final cumulative regret of a config (mean and standard error over seeds) and its growth.
 
-    ``empty_rounds`` counts the rounds without clients over all seeds.
+    ``empty_rounds`` is the total number of rounds without clients over all seeds.
     """
 
     name: str
@@ -172,7 +172,7 @@ HEADING = (
 
 
 def rows(curves: xr.DataArray) -> list[Row]:
-    """Return one row per config, in ascending order of final regret; print them under ``HEADING``.
+    """Return one row per config, sorted by final regret, to print under ``HEADING``.
 
     Args:
       curves: R(n), [config, seed, round], from :func:`cumulative` or :func:`measure`.
@@ -196,13 +196,13 @@ def _r2(x: Floats, y: Floats) -> float:
 def smallest_gap(values: ArrayLike) -> float:
     """Return the papers' delta, the smallest difference between two clients' expected values.
 
-    Theorem 3 defines delta with mean latencies but uses mean speeds. State which of them you pass.
+    Theorem 3 defines delta for mean latencies but uses mean speeds. State which values you pass.
     """
     return float(np.min(np.diff(np.sort(np.asarray(values, np.float64)))))
 
 
 def bounds_of(config: SimConfig, num_rounds: ArrayLike) -> dict[str, Floats]:
-    """Compute all bounds on the regret of a config after n rounds.
+    """Compute upper bounds on the cumulative regret of a config after n rounds.
 
     Here delta is the smallest gap between expected speeds mu. By Lemma 1, with its misprint
     corrected, Delta_max = 2 alpha + gamma + max mu - min mu.

@@ -1,4 +1,4 @@
-"""Summary of a sweep: metrics of each config, their table, and notes on the runs."""
+"""Summary of a sweep: a table of each config's metrics, and notes on the runs."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _UNIT_MARKS = {"coordinate": "/coord", "update": "/update", "none": ""}
 
 
 def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
-    """Return one row per config, with mean and standard error over seeds of every metric.
+    """Return one row per config, with the mean and standard error of each metric over seeds.
 
     Args:
       result: data set from ``sweep``.
       target: accuracy for ``seconds_to_target``, in (0, 1].
 
     Returns:
-      Rows with ``config`` (the label), the fields in which configs differ by dotted path,
-      ``reached`` and ``seeds`` (seeds that reached the target, all seeds), ``epsilon_unit``,
-      ``rounds`` and ``empty_rounds`` (rounds of all seeds, played and played without clients; an
-      empty round adds 0 to the regret), and ``<name>`` and ``<name>_se`` for each metric. Each
-      config measures ``regret`` in its own reward. If the rows have columns ``reward...``, rewards
-      differ and regrets are not comparable.
+      Rows with ``config`` (the label), the fields in which configs differ (by dotted path),
+      ``seeds`` (number of seeds), ``reached`` (number of seeds that reached the target),
+      ``epsilon_unit``, ``rounds`` (played rounds of all seeds), ``empty_rounds`` (played rounds
+      without clients, which add 0 to the regret), and ``<name>`` and ``<name>_se`` for each metric.
+      If the rows have columns ``reward...``, the configs' rewards differ, and their regrets are not
+      comparable.
     """
     to_target = metrics.time_to_accuracy(result, target)
     columns = {
@@ -77,7 +77,7 @@ def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
 
 
 def varied_fields(result: xr.Dataset) -> dict[str, xr.DataArray]:
-    """Return the values, [config], of each field that differs between configs, by dotted path."""
+    """Return the values [config] of each field that differs between configs, by dotted path."""
     return {
         str(name): values
         for name, values in result.coords.items()
@@ -95,7 +95,7 @@ class Table(NamedTuple):
 
 
 def merits(rows: list[dict[str, Any]], target: float) -> Table:
-    """Return the main metrics, sorted by seeds that reached the target, then by time to target."""
+    """Build the table of main metrics, sorted by ``reached`` and then by ``seconds_to_target``."""
     seeds = rows[0]["seeds"]
     units = {row["epsilon_unit"] for row in rows} - {"none"}
     one_unit = _UNIT_WORDS[units.pop()] if len(units) == 1 else None
@@ -152,12 +152,12 @@ def table(rows: list[dict[str, Any]], target: float) -> Sheet:
 
 
 def save(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
-    """Write the summary as CSV."""
+    """Write the summary to a CSV file."""
     pd.DataFrame(rows).to_csv(path, index=False, na_rep="nan")
 
 
 def notes(result: xr.Dataset) -> Iterator[str]:
-    """Yield notes on runs that failed, lost accuracy or waited for queries, config by config."""
+    """Yield notes on runs that failed, lost accuracy or waited for queries, grouped by config."""
     for name in map(str, result.config.values):
         one = result.sel(config=name)
         if found := contract.not_finite(one.first_nonfinite_round.values):
@@ -171,7 +171,7 @@ def notes(result: xr.Dataset) -> Iterator[str]:
 
 
 def _collapse(name: str, one: xr.Dataset) -> Iterator[str]:
-    """Yield a note if a private model fell below 70 % of its best mean accuracy."""
+    """Yield a note if a private model's last mean accuracy is below 70 % of its best one."""
     curve = one.test_accuracy.mean("seed").dropna("eval_round")
     if curve.size == 0 or one.epsilon_unit.item() == "none":
         return
@@ -190,7 +190,7 @@ def _collapse(name: str, one: xr.Dataset) -> Iterator[str]:
 
 
 def _kind(rows: list[dict[str, Any]]) -> str:
-    """Return the kind of table: accuracy, loss (regression) or bandit (no learning)."""
+    """Return the kind of table, ``accuracy``, ``loss`` (regression) or ``bandit`` (no learning)."""
     for kind, name in (("accuracy", "best_accuracy"), ("loss", "best_loss")):
         if any(not math.isnan(row[name]) for row in rows):
             return kind
@@ -198,7 +198,7 @@ def _kind(rows: list[dict[str, Any]]) -> str:
 
 
 def _own_rewards(rows: list[dict[str, Any]]) -> str:
-    """Return a warning if the configs measure regret in different rewards."""
+    """Return a warning if the configs' rewards differ, else an empty string."""
     differing = [name for name in rows[0] if name.partition(".")[0] == "reward"]
     if not differing:
         return ""

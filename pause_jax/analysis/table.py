@@ -1,4 +1,4 @@
-"""Layout of all tables that the command line prints."""
+"""Layout of the tables that the command line prints."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 from rich.text import Text
 
-# Minimum width of a label column. Long labels wrap before a number is truncated.
+# Minimum width of a label column. Long labels wrap, because numbers must not.
 _LABEL_WIDTH = 12
-# Cap on the minimum width of a prose column, which is otherwise its longest word.
+# Cap on the minimum width of a prose column, which is otherwise the width of its longest word.
 _PROSE_WIDTH = 20
-# Spaces between two columns, and total spaces at both ends.
+# Number of spaces between two columns, and at both ends of a row together.
 _GAP, _ENDS = 3, 2
 
 
@@ -23,30 +23,30 @@ class Heading(NamedTuple):
     """Heading and layout of a column."""
 
     text: str
-    least: int | None = None  # minimum width in terminal cells; None if lines never wrap
+    least: int | None = None  # minimum width in terminal cells; None to never wrap lines
     right: bool = False  # right-aligned
 
 
 def label(heading: str) -> Heading:
-    """Return a column of user-defined labels, which wrap if too long."""
+    """Return the heading of a column of user-defined labels, which wrap if they are too long."""
     return Heading(heading, _LABEL_WIDTH)
 
 
 def word(heading: str) -> Heading:
-    """Return a column of words that never wrap."""
+    """Return the heading of a column of words that never wrap."""
     return Heading(heading)
 
 
 def number(heading: str) -> Heading:
-    """Return a right-aligned column whose numbers and heading never wrap."""
+    """Return the heading of a right-aligned column of numbers that never wrap."""
     return Heading(heading, right=True)
 
 
 class Sheet(NamedTuple):
-    """Table that becomes a list on a narrow terminal, without truncating a cell."""
+    """Table that a narrow terminal shows as a list, so no cell is truncated."""
 
     headings: list[Heading]
-    rows: list[list[Text]]  # in a list, the first cell heads a paragraph
+    rows: list[list[Text]]  # in the list, a row is a paragraph headed by its first cell
     title: str | None
     caption: str | None
 
@@ -65,7 +65,7 @@ class Sheet(NamedTuple):
         yield ""
 
     def _widths(self, room: int) -> list[int] | None:
-        """Return column widths, widening the narrowest first; None if a table does not fit."""
+        """Return column widths, widening narrow columns first; None if the table does not fit."""
         wished, widths = [], []
         for place, heading in enumerate(self.headings):
             cells = [heading.text, *(row[place].plain for row in self.rows)]
@@ -123,8 +123,8 @@ def make_table(
 ) -> Sheet:
     """Build a table for the terminal, with a title above it and a caption below it.
 
-    Make columns with :func:`label`, :func:`word` or :func:`number`; a plain string heads a column
-    of wrapped prose. Cells are not parsed as markup; pass ``Text`` for a style.
+    Create columns with :func:`label`, :func:`word` or :func:`number`. A plain string is the heading
+    of a column of wrapped prose. Cells are not parsed as markup. Pass ``Text`` for styled cells.
     """
     cells = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
     longest = [

@@ -1,4 +1,4 @@
-"""Client selection as a bandit: selections, observations, statistics, rewards and searches."""
+"""Bandit formulation of client selection: messages, statistics, rewards and searches."""
 
 from pause_jax.bandit import reward as reward
 from pause_jax.bandit import search as search

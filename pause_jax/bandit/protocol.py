@@ -18,7 +18,7 @@ class Selection(NamedTuple):
     Attributes:
       clients: int32 [m], distinct client numbers.
       weights: float [m], aggregation weights, PAUSE (2). A weight of 0 marks an empty slot, whose
-        client does not take part (fewer than m clients were available).
+        client does not take part, for example because fewer than m clients are available.
     """
 
     clients: Int[Array, " m"]
@@ -31,7 +31,7 @@ class Selection(NamedTuple):
 
 
 class Info(NamedTuple):
-    """Diagnostics of a selection, never fed back to the policy. Undefined entries are NaN.
+    """Diagnostics of a selection, which the policy never sees. Undefined entries are NaN.
 
     Attributes:
       energy: energy of the cohort, PAUSE (18), computed by the search that selected it.
@@ -51,22 +51,22 @@ def no_info() -> Info:
 
 
 class Observation(NamedTuple):
-    """Feedback of the selected clients, in the order of ``Selection.clients``.
+    """Feedback from the selected clients, in the order of ``Selection.clients``.
 
     Losses, updates and ``server_loss`` are None unless the policy declares them
-    (``PolicyConfig.reads``), because a loss reveals data that the mechanism does not protect.
+    (``PolicyConfig.reads``), because losses reveal data that the mechanism does not protect.
     Without learning, both losses are 1 and updates have no entries.
 
-    With ``when_spent="drop"``, a client whose budget is spent takes part for its usual latency, but
-    sends nothing. The policy then keeps its previous knowledge of the client's data.
+    With ``when_spent="drop"``, a client whose budget is spent takes part for its usual latency but
+    sends nothing, and ``received`` is False.
 
     Attributes:
-      latency: float [m], seconds that each client took, cut off at the end of the round. Finite
+      latency: float [m], seconds that each client took, at most until the end of the round. Finite
         but meaningless for empty slots.
       loss: float [m], mini-batch loss averaged over the local steps; NaN for a client whose update
         does not arrive in time.
-      square_loss: float [m], squared sample loss averaged over the samples used, at the weights of
-        each local step; NaN as for ``loss``.
+      square_loss: float [m], squared loss of a sample, averaged over the samples of all local
+        steps, each at the weights of its step; NaN in the same cases as ``loss``.
       update: float [m, d], flat updates as the server receives them, clipped and noised.
       received: bool [m], whether the client's losses and update arrived in time, True by default.
         Policies that read them use the mask ``selection.active & observation.received``.
@@ -75,7 +75,7 @@ class Observation(NamedTuple):
       clock: simulated time at the end of the round, seconds; NaN if the server has no clock.
       server_loss: (aggregation weights [m]) -> loss on the server's validation samples, for the
         model before the round plus the weighted updates; None without validation samples.
-      staleness: int [m], server steps between each client's start and the average; 0 in rounds.
+      staleness: int [m], server steps from each client's start to the average; 0 without overlap.
     """
 
     latency: Float[Array, " m"]

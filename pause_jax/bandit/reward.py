@@ -27,12 +27,12 @@ __all__ = [
 
 
 class Reward(Config):
-    """Parameters of the round's reward: speed + alpha * generalization + gamma * privacy.
+    """Parameters of a round's reward, speed + alpha * generalization + gamma * privacy.
 
     Attributes:
       alpha: weight of the generalization reward, >= 0.
       beta: exponent of the generalization reward, > 0.
-      gamma: weight of the privacy reward, >= 0. BSFL is gamma = 0.
+      gamma: weight of the privacy reward, >= 0. BSFL uses gamma = 0.
     """
 
     alpha: float = number(default=100.0, at_least=0)
@@ -49,9 +49,9 @@ def generalization_reward(
 ) -> Float[Array, " K"]:
     """Compute the generalization reward g_k before round t, PAUSE (8) and BSFL (4).
 
-    It measures how under-used the data of client k is. With x = m * share_k - T_k(t - 1) / t,
+    The reward measures how under-used a client's data is. With x = m * share_k - T_k(t - 1) / t,
     g_k = ``|x|^beta * sign(x)``, which is in [-1, 1] if no client holds more than 1 / m of the
-    data. share_k is d_k / sum(d) with d_k = quality * data size.
+    data. T_k are the ``counts``, and share_k is d_k / sum(d) with d_k = quality * data size.
     """
     rate = counts.astype(share.dtype) / jnp.asarray(round, share.dtype)
     x = num_selected * share - rate
@@ -64,9 +64,9 @@ def additive_terms(
     remaining: Float[Array, " K"] | None,
     num_selected: int,
 ) -> Float[Array, "L K"]:
-    """Return each client's additive terms in a cohort's energy, with rows for g and optionally p.
+    """Return each client's additive terms in a cohort's energy, one row for g and one for p.
 
-    ``remaining`` is p = 1 - spent / total, or None for BSFL, which has no privacy term.
+    ``remaining`` is p = 1 - spent / total. It is None for BSFL, whose energy has no row for p.
     """
     rows = [reward.alpha * generalization / num_selected]
     if remaining is not None:
@@ -77,7 +77,7 @@ def additive_terms(
 def cohort_problem(index: Array, reward: Reward, terms: Array) -> Problem:
     """Build the maximisation problem PAUSE (14) from an index [K] and :func:`additive_terms`.
 
-    The energy range is 2 alpha + gamma + 1 (Lemma 1 plus one), without gamma for BSFL.
+    The energy range is 2 alpha + gamma + 1 (the bound of Lemma 1 plus one), without gamma for BSFL.
     """
     privacy_weight = reward.gamma if terms.shape[0] == 2 else 0.0
     energy_range = 2.0 * reward.alpha + privacy_weight + 1.0
@@ -96,8 +96,8 @@ def problem_of(
     """Build the maximisation problem of round t, PAUSE (14), or PAUSE (10) for the genie.
 
     ``index`` is the bound of PAUSE (13), or mu_k for the genie. ``remaining`` is p_k of PAUSE (7),
-    or None for BSFL, which has no privacy term. The problem's ``terms`` are g and then p. With them
-    and the realised speeds, :func:`cohort_value` is the reward, PAUSE (9).
+    or None for BSFL, which has no privacy term. The rows of the problem's ``terms`` are g and p.
+    For these terms and the realised speeds, :func:`cohort_value` is the reward, PAUSE (9).
     """
     g = generalization_reward(counts, round, share, num_selected, reward.beta)
     return cohort_problem(index, reward, additive_terms(reward, g, remaining, num_selected))
@@ -111,8 +111,8 @@ def cohort_value(
 ) -> Float[Array, ""]:
     """Compute the minimum of ``index`` over the active clients plus the sum of their terms.
 
-    The result is the energy, PAUSE (18), if ``index`` is the UCB, the reward, PAUSE (9), for the
-    realised speeds, and C^G of PAUSE (10) for the expected speeds. It is NaN for an empty cohort.
+    The result is the energy, PAUSE (18), if ``index`` is the UCB, the reward, PAUSE (9), for
+    realised speeds, and C^G of PAUSE (10) for expected speeds. It is NaN for an empty cohort.
     """
     slowest = jnp.min(jnp.where(active, index[clients], jnp.inf))
     added = jnp.sum(jnp.where(active, terms[:, clients], 0.0))

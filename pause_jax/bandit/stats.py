@@ -36,7 +36,7 @@ def empty_stats(num_clients: int) -> ClientStats:
 def update_stats(
     stats: ClientStats, clients: Array, speed: Array, active: Array | bool = True
 ) -> ClientStats:
-    """Add one observation for each chosen client, PAUSE (12).
+    """Add one observation for each client that took part, PAUSE (12).
 
     Args:
       stats: statistics through round t - 1.
@@ -64,12 +64,12 @@ def ucb_index(
 ) -> Array:
     """Compute the upper confidence bound of each client's speed before a round, PAUSE (13).
 
-    The bound is ``speed_weight * mean_speed + sqrt((m + 1) ln t / T)``. As in the authors' code and
-    BSFL, t is the upcoming round, not t - 1 as printed, which is undefined at t = 1.
+    The bound is ``speed_weight * mean_speed + sqrt((m + 1) ln t / counts)``. As in the authors'
+    code and BSFL, t is the upcoming round, and not t - 1 as printed, which is undefined at t = 1.
 
     Args:
-      stats: statistics through the previous round; leaves [K].
-      round: t >= 1.
+      stats: statistics through the previous round.
+      round: t, upcoming round, >= 1.
       num_selected: m, cohort size.
       speed_weight: zeta; 1 as printed, 3 in the authors' large network.
 

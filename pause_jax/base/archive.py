@@ -1,4 +1,4 @@
-"""JSON files validated by a msgspec schema, and npz files with a digest of their arrays."""
+"""JSON files validated with a msgspec schema, and npz files with a digest of their arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def decoded(where: object, content: str | bytes, kind: type[T], advice: str) -> T:
-    """Decode JSON as ``kind``. Raises ConfigError if the content violates the schema."""
+    """Decode JSON as an instance of ``kind``; raise ConfigError if the content does not match."""
     try:
         # msgspec.json would reject the NaN and infinity that Python's json writes.
         return msgspec.convert(json.loads(content), kind)

@@ -1,4 +1,4 @@
-"""Cache folder of decoded data sets and compiled programs."""
+"""Cache folder for decoded data sets and compiled programs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pause_jax.base.struct import ConfigError
 
 
 def cache_folder() -> pathlib.Path:
-    """Return ``$PAUSE_JAX_CACHE`` if set, else ``pause_jax`` in the user's cache folder."""
+    """Return ``$PAUSE_JAX_CACHE`` if set, otherwise ``pause_jax`` in the user's cache folder."""
     if folder := os.environ.get("PAUSE_JAX_CACHE"):
         return pathlib.Path(folder)
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"

@@ -27,8 +27,8 @@ def check_fields(config: Config) -> None:
     """Validate every field of a config tree against its rule.
 
     Raises:
-      ConfigError: if a field violates its rule. Under ``vmap``, the values of all runs are checked.
-        Values inside a ``jit`` are unknown and left to :func:`marked`.
+      ConfigError: if a field violates its rule, in any run of a ``vmap``. Values traced by ``jit``
+        are unknown, and :func:`marked` handles them.
     """
     for path, part in nested(config):
         for name, value, rule, field in fields(part):
@@ -55,7 +55,7 @@ def _check_node(where: str, value: Any, rule: Rule, factory: Any) -> None:
 def marked(config: Any) -> Any:
     """Return the config with NaN in place of traced numbers that violate their rule.
 
-    Inside a ``jit``, no value can raise an error. NaN keeps the results from looking valid.
+    Code under ``jit`` cannot raise errors that depend on a value. NaN marks the results as invalid.
     """
     changes = {}
     for path, part in nested(config):
@@ -94,7 +94,7 @@ def _check_number(where: str, value: Any, rule: Rule) -> None:
 
 
 def behind(value: Any) -> Any:
-    """Unwrap tracers of ``vmap`` alone to their batched array. Return other values unchanged."""
+    """Return the batched array behind ``vmap`` tracers; return any other value unchanged."""
     inner = value
     while isinstance(inner, jax.core.Tracer):
         inner = getattr(inner, "val", None)
@@ -104,7 +104,7 @@ def behind(value: Any) -> Any:
 def float32(value: Any) -> NDArray[np.float32]:
     """Convert a number, a numeric string or an array to float32, the precision of a simulation.
 
-    Overflow gives infinity, underflow gives 0, and an invalid value gives NaN.
+    Overflow yields infinity, underflow yields 0, and an invalid value yields NaN.
     """
     try:
         with np.errstate(over="ignore", under="ignore"):
@@ -124,7 +124,7 @@ def _check_static(where: str, value: Any, rule: Rule, default: Any) -> None:
         if rule.optional:
             return
         raise ConfigError(f"{where} = None: a value is needed, {rule.describe()}.")
-    if rule.kind in (object, Reference):  # any object, which the config's `check` validates
+    if rule.kind in (object, Reference):  # validated by the config's `check`
         return
     if rule.choices is not None:
         if not isinstance(value, str) or value not in rule.choices:

@@ -14,15 +14,15 @@ from pause_jax.base.struct import ConfigError
 RULE = "a client must be a whole number >= 0 or a name"
 _DIGITS = re.compile(r"([0-9]+)")
 _WHOLE = re.compile(r"([0-9]+)(\.0*)?")
-# Invalid ids: missing values as pandas and NumPy print them, negative and fractional numbers, empty
-# strings, and control characters and lone surrogates, which NumPy or a file would lose.
+# Invalid ids: missing values (as printed by pandas and NumPy), negative and fractional numbers, and
+# strings that are empty or have characters that NumPy or a file would lose.
 _NO_ID = re.compile(
     r"nan|NaN|None|<NA>|NaT|-[0-9.]+|[0-9]*\.[0-9]+|.*[\x00-\x1f\ud800-\udfff].*|", re.DOTALL
 )
 
 
 def client_id(given: Any) -> str:
-    """Convert a client id to a string. The ids 7, 7.0 and "7" are equal.
+    """Convert a client id to a string. The ids 7, 7.0 and "7" all become "7".
 
     Raises:
       ValueError: if the id is missing, or is neither a name nor an integer >= 0.
@@ -49,13 +49,13 @@ def natural_order(name: str) -> tuple[list[Any], str]:
 
 
 def numbered(name: str, given: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-    """Map the client ids ``given`` [N] to the numbers 0, 1, ... in natural order.
+    """Map the N client ids ``given`` to the numbers 0, 1, ... in natural order.
 
     Returns:
-      (ids of clients 0, 1, ...; int32 [N], client number of each entry).
+      (ids of clients 0, 1, ..., client number of each entry as int32 [N]).
 
     Raises:
-      ConfigError: if an id is invalid. The message gives its position in the array ``name``.
+      ConfigError: if an id is invalid. The message contains its position in the array ``name``.
     """
     entries = given.tolist()
     known: dict[Any, str] = {}
@@ -79,7 +79,7 @@ def plain(number: int) -> tuple[str, ...]:
 
 
 def gap(ids: Sequence[str]) -> str:
-    """Return the first number missing from all-numeric ids, or an empty string."""
+    """Return the smallest number missing from ids that are all numeric, or an empty string."""
     if not all(map(_DIGITS.fullmatch, ids)):
         return ""
     numbers = {each.lstrip("0") or "0" for each in ids}  # int() rejects more than 4,300 digits
@@ -90,7 +90,7 @@ def gap(ids: Sequence[str]) -> str:
 def check_enough(
     where: str, what: str, known: int, ids: Sequence[str], num_clients: int, fix: str
 ) -> None:
-    """Raise ConfigError if a file has a ``what`` for fewer than ``num_clients`` clients."""
+    """Raise ConfigError if ``known``, a file's number of clients, is below ``num_clients``."""
     if known >= num_clients:
         return
     rule = f"has {what}s of {known} clients, and num_clients = {num_clients}. {fix}"
@@ -101,6 +101,6 @@ def check_enough(
 
 
 def listed(ids: Sequence[str], most: int = 5) -> str:
-    """Format up to ``most`` ids for a message, followed by the number of omitted ids."""
+    """Format the first ``most`` ids for a message, followed by the number of omitted ids."""
     more = f" and {len(ids) - most} more" if len(ids) > most else ""
     return ", ".join(map(repr, ids[:most])) + more

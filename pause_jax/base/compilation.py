@@ -19,24 +19,24 @@ from pause_jax.base.cache import cache_folder
 from pause_jax.base.struct import ConfigError
 
 COMPILING = "compiling ... (once: programs are kept for later starts)"
-# Delay of this message in seconds, because shorter waits need no explanation.
+# Delay of the message above, in seconds. Shorter waits need no explanation.
 PATIENCE = 0.5
-# XLA options for CPU programs. A first ``simulate(digits_small)`` takes 18 CPU seconds with JAX's
-# defaults and 12 with the options of small runs. LLVM's level 2 cuts its compile time by a fifth
-# without slowing the programs. XLA's older emitters halve the compile time but are a third slower
-# on large arrays. JAX 0.12 removed them.
+# XLA options for CPU programs. The first ``simulate(digits_small)`` takes 18 CPU seconds with JAX's
+# defaults, and 12 with the options for small runs. LLVM's level 2 compiles a fifth faster, and the
+# programs are as fast. XLA's older emitters, which JAX 0.12 removed, halve the compile time, but
+# their programs are a third slower on large arrays.
 _LEVEL, _EMITTERS = "xla_backend_optimization_level", "xla_cpu_use_fusion_emitters"
 CPU_OPTIONS: dict[str, dict[str, Any]] = {"small": {_LEVEL: 2}, "large": {_LEVEL: 2}}
 if jax.__version_info__ < (0, 12):
     CPU_OPTIONS["small"][_EMITTERS] = False
-# Allocations between garbage collections while JAX traces, which creates little garbage.
+# Number of allocations between garbage collections. JAX creates little garbage while it traces.
 _OBJECTS = 50_000
 
 
 def compiler_options(runs: str) -> dict[str, Any] | None:
     """Return the XLA options for top-level programs of ``small`` or ``large`` runs.
 
-    Return None on accelerators, and if ``XLA_FLAGS`` sets the optimization level.
+    The result is None on accelerators, and if ``XLA_FLAGS`` sets the optimization level.
     """
     if _LEVEL in os.environ.get("XLA_FLAGS", "") or jax.default_backend() != "cpu":
         return None
@@ -47,7 +47,7 @@ def use_cache() -> pathlib.Path | None:
     """Enable JAX's persistent compilation cache.
 
     ``JAX_COMPILATION_CACHE_DIR`` overrides the folder, and ``JAX_ENABLE_COMPILATION_CACHE=false``
-    disables the cache. JAX cannot cache programs that call Python (``clustered_similarity``).
+    disables the cache. JAX cannot cache programs with Python callbacks (``clustered_similarity``).
 
     Returns:
       The cache folder, or None if the cache is disabled.
@@ -57,7 +57,7 @@ def use_cache() -> pathlib.Path | None:
     named = os.environ.get("JAX_COMPILATION_CACHE_DIR")
     folder = pathlib.Path(named or cache_folder() / "compiled")
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    # A run compiles many small programs, each faster than JAX's default threshold of 1 s.
+    # A run compiles many small programs, each in less than JAX's default threshold of 1 s.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     return folder
@@ -65,7 +65,7 @@ def use_cache() -> pathlib.Path | None:
 
 @functools.cache
 def _use_default_cache() -> None:
-    """Enable the cache once per process, unless JAX has one or the folder cannot be created."""
+    """Enable the cache once per process, unless one is set or its folder cannot be created."""
     if jax.config.values["jax_compilation_cache_dir"] is None:
         with contextlib.suppress(OSError, ConfigError):  # no HOME, or a read-only one
             (cache_folder() / "compiled").mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ def _use_default_cache() -> None:
 
 @contextlib.contextmanager
 def compiling() -> Iterator[None]:
-    """Enable the cache, and delay garbage collection, which takes 1/6 of compilation otherwise."""
+    """Enable the cache, and delay garbage collection, which would take 1/6 of the compile time."""
     _use_default_cache()
     before = gc.get_threshold()
     if not 0 < before[0] < _OBJECTS:  # disabled, already rare, or set by another thread
@@ -92,7 +92,7 @@ _tell = functools.cache(lambda: print(COMPILING, file=sys.stderr))
 
 @contextlib.contextmanager
 def telling() -> Iterator[None]:
-    """Print once, on a terminal or in a notebook, that JAX is compiling."""
+    """Print that JAX is compiling, once per process, on a terminal or in a notebook."""
     console = Console(stderr=True)
     waiting = threading.Timer(PATIENCE, _tell)
     if console.is_terminal or console.is_jupyter:
@@ -107,9 +107,9 @@ class Compilations:
     """Counter of JAX compilations in this process since the counter's creation.
 
     Attributes:
-      seconds: time spent in the compiler or reading the cache.
+      seconds: time spent compiling or reading the cache.
       programs: number of programs compiled or read from the cache.
-      compiled: number of programs missing from the cache; 0 without a cache.
+      compiled: number of programs that the cache did not contain; 0 without a cache.
       from_cache: number of programs read from the cache.
     """
 

@@ -47,7 +47,7 @@ def check_memory(needed: float, what: str, fix: str) -> None:
 def refused_if_too_large(what: str, fix: str) -> Iterator[None]:
     """Convert an out-of-memory error from JAX to a one-line ConfigError.
 
-    ``what`` and ``fix`` are as in :func:`check_memory`.
+    ``what`` and ``fix`` are the same as in :func:`check_memory`.
     """
     try:
         yield

@@ -1,10 +1,10 @@
-"""Lookup of the classes and objects that config files name.
+"""Lookup of the classes and objects that config files refer to.
 
 A subclass of a kind (``PolicyConfig``, ``Mechanism``, ...) is registered under its ``name``,
 whether it belongs to the library or to the user. Files refer to other objects as
-``package.module:name``. A config file is data, so :func:`resolved` runs no code that a file could
-choose. It reads the namespaces of loaded modules and rejects objects of a different kind.
-:func:`imported` is for files that the user trusts as code.
+``package.module:name``. A config file is data, so :func:`resolved` runs no code that a file
+chooses. It only looks up names in loaded modules, and rejects objects of the wrong kind.
+:func:`imported` imports modules, for files that the user trusts as code.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def _named_classes(base: type[C]) -> Iterator[type[C]]:
 
 
 def choices(base: type[C]) -> dict[str, type[C]]:
-    """Return ``base`` and its subclasses, custom ones included, that define a name, by name.
+    """Return the classes with a name among ``base`` and its subclasses, keyed by name.
 
-    If several classes share a name (after rerunning a notebook cell), the last one wins.
+    If several classes share a name, as after a notebook cell runs again, the last one wins.
     """
     return {cls.name: cls for cls in _named_classes(base)}
 
@@ -47,19 +47,19 @@ def label(config: Config) -> str:
 
 
 def name_settings(base: type[C], settings: Mapping[str, C]) -> None:
-    """Register names for configs of class ``base`` that differ from their class's defaults."""
+    """Register named configs of kind ``base`` that differ from the defaults of their class."""
     _SETTINGS.setdefault(base, {}).update(settings)
 
 
 def look_up(base: type[C], name: str, where: str) -> C:
-    """Return the config with a registered name, a named setting or a class with its defaults.
+    """Return the config that is registered as ``name``, a named setting or a class's defaults.
 
-    ``base`` is the kind, such as ``PolicyConfig``, including its custom subclasses. ``where`` is
-    the field or option with the name, for messages.
+    ``base`` is the kind of config, such as ``PolicyConfig``. ``where`` is the field or option that
+    contains the name, for error messages.
 
     Raises:
       ConfigError: if the name is not a string, is unknown (the message lists the known names), or
-        is a library name that a custom class redefines.
+        is a library name that a custom class also uses.
     """
     known: dict[str, Any] = {**choices(base), **_SETTINGS.get(base, {})}
     if not isinstance(name, str):
@@ -81,20 +81,20 @@ def look_up(base: type[C], name: str, where: str) -> C:
 
 
 def text_of(value: Any) -> str:
-    """Return ``module:name`` of a class or function, or of an object's class plus its repr."""
+    """Return ``module:name`` for a class or function, and ``module:class repr`` for an object."""
     named = value if hasattr(value, "__qualname__") else type(value)
     text = f"{named.__module__}:{named.__qualname__}"
     return text if named is value else f"{text} {value!r}"
 
 
 def resolved(where: str, text: str, admits: Callable[[Any], bool], kind: str) -> Any:
-    """Return the object ``module:name`` of a loaded module or a file of ``--load``.
+    """Return the object ``module:name`` from a loaded module or a file passed to ``--load``.
 
-    No module (except ``flax.nnx``) is imported, and nothing is called. ``where`` is the config's
-    field, for messages. ``admits`` tests whether an object is of ``kind``, without calling it.
+    This imports no module except ``flax.nnx``, and calls no function of a module. ``where`` is the
+    config field, for error messages. ``admits`` returns whether an object is of ``kind``.
 
     Raises:
-      ConfigError: if the module is not loaded, has no such name, or the object's kind is wrong.
+      ConfigError: if the module is not loaded, the name is missing, or the kind is wrong.
     """
     module, _, path = text.partition(":")
     if module == _NNX:
@@ -110,7 +110,7 @@ def resolved(where: str, text: str, admits: Callable[[Any], bool], kind: str) ->
                 "in Python trust=True)."
             )
         table = vars(loaded)
-    # Read the namespaces directly, because getattr may run code of the module or class.
+    # Read the namespaces directly, because getattr may run code in the module or class.
     first, *inner = path.split(".")
     target = table.get(first)
     for name in inner:

@@ -17,7 +17,7 @@ from pause_jax.base.spelling import shown
 from pause_jax.base.struct import Config, ConfigError
 
 T = TypeVar("T")
-# Place of a line in its file, its cells, and the rule that it violates.
+# (position of a line in its file, cells of the line, violated rule).
 BadLine = tuple[str, Sequence[Any], str]
 
 
@@ -30,7 +30,7 @@ class FromFile(Config):
 
     @property
     def client_ids(self) -> tuple[str, ...]:
-        """Ids of clients 0, 1, ... in the file, empty if the file has none."""
+        """Ids of clients 0, 1, ... in the file; empty if the file has no ids."""
         return ()
 
 
@@ -63,7 +63,7 @@ def check_regular(where: str, path: str | pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def written(path: pathlib.Path) -> Iterator[BinaryIO]:
-    """Yield a temporary file that atomically replaces ``path`` once it is written to disk.
+    """Yield a temporary file that atomically replaces ``path`` at the end of the ``with`` block.
 
     Raises:
       OSError: if the file cannot be written. ``path`` is then unchanged.
@@ -83,7 +83,7 @@ def written(path: pathlib.Path) -> Iterator[BinaryIO]:
 
 
 def sync_names(folder: pathlib.Path) -> None:
-    """Flush a folder's entries to disk, where the system supports it."""
+    """Flush a folder's entries to disk, if the system supports it."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -102,9 +102,9 @@ def parsed(
 ) -> str:
     """Read a file, store its parsed content in ``tables``, and return its SHA-256.
 
-    A traced program cannot read a file. It looks up the content using the digest followed by
-    ``part``, the part of the file that is parsed. ``where`` is the config that names the file, such
-    as ``latency``. Relative paths start at the working directory.
+    A traced program cannot read files. It looks up the content in ``tables`` instead, under the
+    digest followed by ``part``, the name of the parsed part of the file. ``where`` is the path of
+    the config, such as ``latency``. Relative paths start at the working directory.
 
     Raises:
       ConfigError: if the file cannot be read, or does not match a non-empty ``digest``.
@@ -124,14 +124,14 @@ def parsed(
 def table(
     where: str, content: bytes, *, full: bool = True
 ) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Parse a CSV file into its header, and the place and cells of each non-blank line.
+    """Parse a CSV file into (header, [(position, cells) of each non-blank line]).
 
     Raises:
-      ConfigError: if the content is not CSV in UTF-8, or if ``full`` and the number of cells of a
-        line differs from the header's.
+      ConfigError: if the content is not CSV in UTF-8 or, with ``full``, if a line has more or fewer
+        cells than the header.
     """
     try:
-        if b"\0" in content:  # NumPy drops trailing NULs of a string
+        if b"\0" in content:  # NumPy drops trailing NULs from strings
             raise csv.Error("it has a NUL")
         rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline="")))
     except (UnicodeDecodeError, csv.Error) as error:

@@ -25,12 +25,12 @@ def shown(value: Any) -> str:
 
 
 def shortest(value: Any) -> float:
-    """Return the shortest decimal that rounds to the same float32, such as 0.01 for 0.01."""
+    """Return the shortest decimal that rounds to the same float32, such as 0.01, not 0.00999..."""
     return float(str(np.float32(value)))
 
 
 def file_name(label: str) -> str:
-    """Convert a label to a file name of letters, digits and ``-_.``, at most 200 bytes long."""
+    """Convert a label to a file name of letters, digits and ``-_.`` with at most 200 bytes."""
     name = "".join(c if c.isalnum() or c in "-_." else "_" for c in label)
     return name.encode()[:200].decode(errors="ignore")
 

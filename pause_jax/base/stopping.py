@@ -1,4 +1,4 @@
-"""Graceful stop of a process: signals are recorded, then raised where no work is lost."""
+"""Graceful stop of a process, which records signals and raises them where no work is lost."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
-# Seconds between checks for signals, and for results of futures that cannot be waited on.
+# Seconds between checks for signals, and between polls of futures that `wait` does not support.
 LOOK_EVERY = 0.2
-# Numbers of the signals received and not yet raised.
+# Numbers of received signals that `check_stop` has not yet raised.
 noted: list[int] = []
 
 
 def check_stop() -> None:
-    """Raise KeyboardInterrupt, once, with the name of a received signal.
+    """Raise KeyboardInterrupt with the signal's name, once for each received signal.
 
-    A signal handler could raise anywhere, even in a JAX callback, which discards exceptions.
+    A signal handler must not raise, because JAX discards exceptions that are raised in a callback.
     """
     if noted:
         raise KeyboardInterrupt(signal.Signals(noted.pop()).name)
 
 
 def as_completed(futures: Iterable[Any]) -> Iterator[Any]:
-    """Yield futures as they finish, including submitit jobs, and check for signals."""
+    """Yield futures or submitit jobs as they finish, and check for signals in between."""
     pending = set(futures)
     # A held future keeps its result in memory, and Dask may rerun the task of a held future.
     del futures

@@ -6,9 +6,9 @@ A field is one of three kinds:
 * ``static(...)``: a shape, length or branch. A new value usually triggers recompilation.
 * ``node(...)``: a nested config.
 
-``pause_jax.base.checks`` validates fields on entry. ``__post_init__`` could not, because some rules
-need the whole config, and ``replace`` within a trace calls the class with tracers. JAX itself
-rebuilds a config without calling its class.
+``pause_jax.base.checks`` validates fields when a run starts. ``__post_init__`` cannot do this,
+because some rules need the whole config, and because ``replace`` in a trace passes tracers to the
+class. JAX rebuilds configs without calling their class.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from jax.tree_util import GetAttrKey
 
 from pause_jax.base.spelling import nearest, one_line, shown
 
-# Maximum characters of a message, which may quote a file.
+# Maximum number of characters in a message, which may quote a file.
 _LONGEST = 2000
 
 
 class ConfigError(ValueError):
-    """Error for an invalid configuration. Its one-line message names value, rule and fix."""
+    """Error for an invalid config. The message, on one line, names the value, rule and fix."""
 
     def __init__(self, message: str):
         line = one_line(message)
@@ -71,7 +71,7 @@ class Rule(NamedTuple):
         return " and ".join(parts) or "finite"
 
     def admitted(self, value: Any, xp: Any = np) -> Any:
-        """Return whether each number is within bounds, with ``xp`` = ``jax.numpy`` for tracers."""
+        """Return whether each number is finite and in bounds. Pass ``xp=jax.numpy`` for tracers."""
         admitted = xp.isfinite(value)
         if self.at_least is not None:
             admitted &= value >= self.at_least
@@ -127,11 +127,11 @@ def node(*, factory: Callable[[], Any], of: type, optional: bool = False) -> Any
     frozen_default=True, kw_only_default=True, field_specifiers=(number, static, node)
 )
 class PyTree:
-    """Base class of frozen, keyword-only dataclasses that are pytrees without static leaves.
+    """Base class of frozen, keyword-only dataclasses that are pytrees.
 
-    Subclasses are registered as custom nodes on purpose. With ``jax.tree_util.register_dataclass``
-    (and hence ``flax.struct``), JAX 0.10 and 0.12 treat the structures of two different classes
-    with equal fields as equal, and ``jit`` may then run the code of the wrong class.
+    Subclasses are registered as custom nodes. With ``jax.tree_util.register_dataclass`` (and hence
+    ``flax.struct``), JAX 0.10 and 0.12 treat the structures of two different classes with equal
+    fields as equal, and ``jit`` may then run the code of the wrong class.
     """
 
     def __init_subclass__(cls) -> None:
@@ -163,9 +163,9 @@ class PyTree:
 
 
 def _attributes(custom: list[type]) -> tuple[Any, ...]:
-    """Return the class attributes of custom classes, as part of the tree structure.
+    """Return the class attributes of custom classes, for the tree structure.
 
-    After a change of a class attribute, JAX then recompiles instead of reusing old programs.
+    They make JAX recompile, instead of reusing an old program, after a class attribute changes.
     """
     return tuple(
         (name, _fixed(value))
@@ -176,7 +176,7 @@ def _attributes(custom: list[type]) -> tuple[Any, ...]:
 
 
 def _fixed(value: Any) -> Any:
-    """Return a hashable key of a value, based on content for containers and arrays."""
+    """Return a hashable key for a value, based on the content of containers and arrays."""
     if isinstance(value, list | tuple):
         return type(value), *map(_fixed, value)
     if isinstance(value, dict):
@@ -188,11 +188,11 @@ def _fixed(value: Any) -> Any:
 
 
 class Sizes(NamedTuple):
-    """Sizes of the whole config, for the rules of its parts.
+    """Sizes of a simulation on which the rules of nested configs may depend.
 
     Attributes:
-      num_clients: K.
-      num_selected: number of clients that the clock asks the policy for, m in rounds.
+      num_clients: K, number of clients.
+      num_selected: number of clients that the clock requests from the policy; m by default.
       cohort_size: number of clients that the policy selects per round, K for the policy ``all``.
     """
 
@@ -224,7 +224,7 @@ class Config(PyTree):
         """Validate rules that involve several fields or sizes. Raises :class:`ConfigError`."""
 
     def override(self, changes: Mapping[str, Any]) -> Self:
-        """Return a copy with fields changed by path: ``config.override({"reward.gamma": 0.0})``.
+        """Return a copy with changes by dotted path, as in ``override({"reward.gamma": 0.0})``.
 
         Raises:
           ConfigError: if ``changes`` is not a mapping, or a path is unknown.
@@ -239,7 +239,7 @@ class Config(PyTree):
 
 
 def _plain(value: Any) -> Any:
-    """Convert NumPy scalars, alone or in tuples, to Python numbers."""
+    """Convert a NumPy scalar, or the NumPy scalars in a tuple, to Python numbers."""
     if type(value) is tuple:
         return tuple(map(_plain, value))
     return value.item() if isinstance(value, np.generic) else value
@@ -290,7 +290,7 @@ def is_static(field: dataclasses.Field[Any]) -> bool:
 
 
 def nested(config: Config, path: str = "") -> Iterator[tuple[str, Config]]:
-    """Yield (dotted path, config) for a config and every config below it."""
+    """Yield (dotted path, config) for a config and every nested config."""
     yield path, config
     for name, value, _, field in fields(config):
         if is_node(field) and isinstance(value, Config):

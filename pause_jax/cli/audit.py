@@ -1,4 +1,4 @@
-"""Command ``pause-jax audit``: test whether mechanisms keep their claimed epsilon."""
+"""Command ``pause-jax audit``, which tests whether mechanisms keep their claimed epsilon."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ def audit(
     """Audit mechanisms by computing a lower bound on their actual epsilon from releases.
 
     The exit status is 1 if a lower bound exceeds the claim. A passed audit proves nothing, because
-    it tries only the built-in attacks and detects nothing above the resolution. If all mechanisms
-    are honest, the audit accuses any of them with probability at most 5 %. Repeat a narrow verdict
-    with a different seed. Set a large delta if the mechanism has one (--set delta=0.1), because the
-    revealing events are too rare at 1e-5.
+    it tries only the built-in attacks, and no lower bound can exceed the resolution. If all
+    mechanisms keep their claims, the probability of any false alarm is at most 5 %. Repeat close
+    verdicts with a different seed. If a mechanism has a delta, choose a large value, for example
+    --set delta=0.1, because the events that reveal a violation are too rare at 1e-5.
     """
     load_files(load)
-    # Imported late, because SciPy's statistics take half a second.
+    # Imported late, because SciPy's statistics take half a second to import.
     from pause_jax.privacy import audit as audits
 
     chosen = _chosen(mechanism, change)
     results = [
         audits.audit(
             entry,
-            # Independent noise for each mechanism, to keep the rows independent.
+            # Fold in the name, to make the noise of the mechanisms independent.
             jax.random.fold_in(jax.random.key(seed), zlib.crc32(entry.name.encode())),
             epsilon=epsilon,
             claim=claim,
@@ -80,7 +80,7 @@ def audit(
 
 
 def _chosen(name: str | None, change: list[str] | None) -> list[Mechanism]:
-    """Return the named mechanism with its changes, or all private mechanisms without a name."""
+    """Return the mechanism ``name`` with changed fields, or all private ones if it is None."""
     if name is None:
         if change:
             raise ConfigError(f"--set {change[0]}: name the mechanism it belongs to (--mechanism).")

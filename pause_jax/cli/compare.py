@@ -1,4 +1,4 @@
-"""Commands for presets and config files: ``compare``, ``run``, ``sweep`` and ``show``."""
+"""Commands ``compare``, ``run``, ``sweep`` and ``show``, for presets and config files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def compare(
     source: Source = _COMPARED,
     request: Request = _REQUEST,
 ) -> None:
-    """Compare selection policies on one data set, in the same simulated worlds."""
+    """Compare selection policies on the same data set, with the same simulated latencies."""
     load_files(source.load)
     for setting in source.change or ():
         if setting.partition("=")[0].strip() == "policy":
@@ -57,8 +57,8 @@ def run(
 ) -> None:
     """Simulate one or more configs and compare the results.
 
-    A config is the name of a preset, or a file in the format of 'pause-jax show PRESET'. A file may
-    omit fields.
+    A config is the name of a preset, or a file in the format that 'pause-jax show PRESET' prints.
+    Fields that a file omits have their default values.
     """
     load_files(source.load)
     configs: dict[str, SimConfig] = {}
@@ -74,10 +74,10 @@ def run(
 def sweep(
     base: Base, vary: Vary = None, source: Source = _SOURCE, request: Request = _REQUEST
 ) -> None:
-    """Run every combination of the values of --vary, on all devices or a cluster.
+    """Run every combination of the values of --vary, on all devices or on a Dask cluster.
 
-    The values of a number share one compilation, except for static numbers such as num_selected. A
-    cluster is a Dask cluster, which may run under SLURM, PBS or Kubernetes.
+    All values of a number share one compilation, unless the number is static, such as num_selected.
+    The Dask cluster may run under SLURM, PBS or Kubernetes.
     """
     load_files(source.load)
     configs = grid(base_config(base, source), vary or [], trust=source.trust)

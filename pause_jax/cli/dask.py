@@ -1,4 +1,4 @@
-"""Option ``--dask``: a Dask cluster as the executor of a sweep."""
+"""Option ``--dask``, which runs a sweep on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 from pause_jax.base.struct import ConfigError
 from pause_jax.sweeps.executor import Executor
 
-# Seconds to wait for a scheduler.
+# Maximum wait for a scheduler, in seconds.
 PATIENCE = 20
 
 
 @contextlib.contextmanager
 def dask_executor(text: str) -> Iterator[Executor]:
-    """Yield the executor of ``--dask``: N local processes, or a scheduler's address or file."""
+    """Yield an executor for ``local:N``, or for the address or file of a Dask scheduler."""
     try:
         from distributed import Client, LocalCluster
     except ImportError:
@@ -40,7 +40,7 @@ def dask_executor(text: str) -> Iterator[Executor]:
             )
             where = {"address": stack.enter_context(cluster)}
         try:
-            # Not the default client, which xarray would use to lock files.
+            # Do not set the default client, because xarray would use it to lock files.
             client = stack.enter_context(Client(**where, timeout=PATIENCE, set_as_default=False))
         except (OSError, ValueError) as error:
             raise ConfigError(f"--dask {text}: no scheduler answers there ({error}).") from None

@@ -1,4 +1,4 @@
-"""Execution of commands that simulate: validate, reserve a folder, run, write, print."""
+"""Execution of the commands that simulate, from validation to the printed tables."""
 
 from __future__ import annotations
 
@@ -37,15 +37,14 @@ if TYPE_CHECKING:
 
 
 def execute(configs: Mapping[str, SimConfig], request: Request, default_name: str) -> None:
-    """Run configs by label, print tables and write files.
+    """Run the labelled configs, write the result files and print tables.
 
-    During the sweep, finished runs are stored in the result's folder or in ``--store``, where
-    ``--resume`` continues.
+    Finished runs are stored in the result's folder or in ``--store``, where ``--resume`` continues.
 
     Raises:
-      ConfigError: if a config or an option is invalid, before any run starts.
-      typer.Exit: if a signal stops the program (status 130, 143 or 129 for Ctrl-C, SIGTERM or
-        SIGHUP), or a run or write fails (status 1). Finished runs are kept.
+      ConfigError: if a config or an option is invalid. Raised before any run starts.
+      typer.Exit: if a signal stops the program (status 130 for Ctrl-C, 143 for SIGTERM, 129 for
+        SIGHUP), or if a run or write fails (status 1). Finished runs are kept.
     """
     from pause_jax.cli.publish import publish, show_again  # pandas takes a second to import
 
@@ -112,14 +111,14 @@ def _check_output(request: Request) -> None:
 
 
 def described(seed: int) -> dict[str, Any]:
-    """Return the command line and the seed, as attributes of a result."""
+    """Return the command line and the seed, to be stored as attributes of a result."""
     words = [word for word in sys.argv[1:] if word not in ("--resume", "--force")]
     return {"command": shlex.join(["pause-jax", *words]), "seed": seed}
 
 
 @contextlib.contextmanager
 def _reserved(request: Request, name: str, plan: SweepPlan) -> Iterator[pathlib.Path]:
-    """Reserve the folder of the result; remove it if it stays empty."""
+    """Yield the folder of the result, and remove it afterwards if it is empty."""
     folder = _to_go_on_with(request, name, plan) if request.resume else None
     if folder is None:
         explicit = request.name is not None
@@ -133,7 +132,7 @@ def _reserved(request: Request, name: str, plan: SweepPlan) -> Iterator[pathlib.
 
 
 def _to_go_on_with(request: Request, name: str, plan: SweepPlan) -> pathlib.Path | None:
-    """Return the folder of an earlier run of this command, finished or not, or None."""
+    """Return the folder of an earlier run of the same command (finished or not), or None."""
     others = []
     explicit = request.name is not None
     for folder in result_folder.existing(request.out, name, explicit=explicit):
@@ -173,6 +172,6 @@ def _end_unwritten(error: OSError, folder: pathlib.Path, store: Store) -> NoRetu
 
 
 def end(error: SweepInterrupted, advice: str = "") -> NoReturn:
-    """Exit with the status of the error that stopped the sweep; finished runs are kept."""
+    """Print why the sweep stopped and ``advice``, and exit with the status of the cause."""
     Console(stderr=True).print(f"[red]{escape(str(error))}[/red] {advice}", highlight=False)
     raise typer.Exit(status_of(error.__cause__))

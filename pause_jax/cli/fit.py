@@ -1,4 +1,4 @@
-"""Command ``pause-jax fit``: statistical description of a fleet's measured latencies."""
+"""Command ``pause-jax fit``, which describes the measured latencies of a fleet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pause_jax.world.latency.measured import parse
 if TYPE_CHECKING:
     from pause_jax.analysis.fleet import Fleet, Test
 
-# Mean seconds of the median client above which a file may hold milliseconds.
+# Median of the clients' mean latencies, in seconds, above which a file may contain milliseconds.
 LONG = 600.0
 
 
@@ -38,7 +38,7 @@ def fit(
 ) -> None:
     """Describe the distribution, drift and correlations of measured latencies.
 
-    The file has one line per participation: client and seconds, and optionally round or time.
+    The file has one line per participation, with client, seconds and optionally round or time.
     """
     if out is not None and os.path.lexists(out):
         raise ConfigError(f"--out {out}: exists. Choose another --out.")
@@ -81,12 +81,12 @@ def fit(
 
 
 def _least(found: Fleet) -> float:
-    """Return half the fastest client's mean as tau_min, because the true minimum is unknown."""
+    """Return half of the lowest mean latency as tau_min, because the true minimum is unknown."""
     return 0.5 * float(found.mean.min())
 
 
 def sentences(found: Fleet) -> list[str]:
-    """Return the findings in words."""
+    """Return the findings as sentences."""
     low, high = found.measured.min(), found.measured.max()
     times = f"{low}" if low == high else f"{low} to {high}"
     ordered = np.sort(found.mean)

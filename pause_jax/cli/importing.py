@@ -1,4 +1,4 @@
-"""Command ``pause-jax import``: conversion of public files to the formats of this library."""
+"""Command ``pause-jax import``, which converts public files to the library's formats."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pause_jax.cli.options import Seed
 from pause_jax.cli.output import Output
 from pause_jax.importers.request import DATA, DEVICES, FLEET, INTERVALS, Request, ids_of
 
-# Name of a source -> module of ``pause_jax.importers`` that reads it.
+# Maps the name of a source to the module of ``pause_jax.importers`` that reads its files.
 SOURCES = {
     "fedscale": "fedscale",
     "csv": "tables",
@@ -22,7 +22,7 @@ SOURCES = {
     "tff": "tff",
     "huggingface": "huggingface",
 }
-# Suggested use of each file.
+# Suggested options or command for each written file.
 _NEXT = {
     DEVICES: "--set latency=network --set latency.path={}",
     INTERVALS: "--set availability_trace=intervals --set availability_trace.path={}",
@@ -50,7 +50,7 @@ def import_files(
 ) -> None:
     """Convert public files to devices.csv, intervals.csv, fleet.csv or clients.npz.
 
-    The guide "Public files" describes the origin, licence and content of each.
+    The guide "Public files" describes the origin, licence and content of each source.
     """
     if source not in SOURCES:
         raise ConfigError(
@@ -76,7 +76,7 @@ def import_files(
 
 
 def _columns(text: str | None) -> dict[str, str]:
-    """Parse the mapping of ``--columns``."""
+    """Parse ``--columns`` into a mapping from the library's column names to the file's."""
     pairs = [pair.partition("=") for pair in (text or "").split(",") if pair.strip()]
     for ours, sign, theirs in pairs:
         if not (ours.strip() and sign and theirs.strip()):

@@ -1,4 +1,4 @@
-"""Program ``pause-jax``: its commands and exit status."""
+"""Command-line program ``pause-jax``, with its commands and exit status."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rich.markup import escape
 from pause_jax.base.versions import version as version_of
 from pause_jax.cli import output
 
-# JAX reads this variable on import. JAX 0.10.1 logs two long lines for each cached program.
+# JAX reads this variable on import. By default, 0.10.1 logs two long lines per cached program.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
@@ -44,9 +44,9 @@ COMMANDS = {
 
 
 def program(names: Container[str] = COMMANDS) -> typer.Typer:
-    """Return the program, with working implementations of only the commands in ``names``.
+    """Return the program, in which only the commands in ``names`` can run.
 
-    Importing an implementation takes a second, which the list of commands does not need.
+    The other commands are listed without importing their modules, which would take a second.
     """
     app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
     app.callback()(start)
@@ -63,7 +63,7 @@ def _imported(place: str) -> Any:
 
 
 def _listed(place: str) -> Any:
-    """Return a function with the docstring of a command, without importing its module."""
+    """Return a function that has the docstring of a command, without importing its module."""
     module, _, name = place.partition(".")
     source = (pathlib.Path(__file__).parent / f"{module}.py").read_text("utf-8")
     functions = [each for each in ast.parse(source).body if isinstance(each, ast.FunctionDef)]
@@ -99,8 +99,8 @@ def _print_warning(text: str) -> None:
 def main() -> None:
     """Run the program.
 
-    A bad config ends the program with one line on standard error and status 2, a full device with
-    one line and status 1. A warning prints one line.
+    An invalid config or an interrupted sweep prints one line on standard error and exits with
+    status 2. A full device prints one line and exits with status 1. A warning prints one line.
     """
     output.open_streams()
     plain = RichHandler(
@@ -113,7 +113,7 @@ def main() -> None:
             print_once = functools.cache(_print_warning)
             warnings.showwarning = lambda message, *_, **__: print_once(str(message))
             try:
-                # No option of the program takes a value, so the first word is the command.
+                # No option before the command takes a value, so the first word is the command.
                 words = [word for word in sys.argv[1:] if not word.startswith("-")]
                 program(words[:1])()
             finally:
@@ -126,6 +126,6 @@ def main() -> None:
 
         if not isinstance(error, ConfigError | SweepInterrupted):
             raise
-        # Escaped, because brackets in a message are not markup: pause_jax[plot].
+        # Escape brackets in the message, which are not markup (pause_jax[plot]).
         Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
         sys.exit(2)

@@ -1,7 +1,7 @@
 """Shared options of the commands, each declared once.
 
 A parameter of a command may be a NamedTuple of options, such as ``Source`` or ``Request``.
-``with_options`` makes each of its annotated fields an option of the command.
+``with_options`` turns each annotated field into an option of the command.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ Policy = Annotated[
 ]
 Rounds = Annotated[int | None, typer.Option(help="Rounds, if not those of the config.")]
 
-# More keys would fill the memory before the first run.
+# The keys of more seeds would fill the memory before the first run.
 Seeds = Annotated[
     int,
     typer.Option(min=1, max=10**7, help="Independent seeds; all policies meet the same worlds."),
 ]
-# JAX uses 32 bits of a seed, so a larger number would give the results of a different seed.
+# JAX uses 32 bits of a seed, so a larger seed would repeat the results of a smaller one.
 Seed = Annotated[
     int, typer.Option(min=0, max=2**32 - 1, help="Number that the seeds are derived from.")
 ]
@@ -109,7 +109,7 @@ class Source(NamedTuple):
 
 
 class Request(NamedTuple):
-    """Options of the execution and of the output."""
+    """Options for execution and output."""
 
     seeds: Seeds = 3
     seed: Seed = 0
@@ -128,7 +128,7 @@ class Request(NamedTuple):
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with the fields of its NamedTuples as parameters, for typer."""
+    """Return a command for typer that has one parameter per field of each NamedTuple."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, tuple[Any, list[str]]] = {}
     parameters = []

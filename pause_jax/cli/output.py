@@ -1,4 +1,4 @@
-"""Termination of the program by stop signals, or by a full or closed standard output."""
+"""Handling of stop signals, and of a full or closed standard output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rich.markup import escape
 from pause_jax.base import stopping
 from pause_jax.base.stopping import check_stop
 
-# Exit status after the reader closed the pipe, as in ``| head``: 128 plus the number of SIGPIPE.
+# Exit status if the reader of a pipe, such as ``head``, exits first (128 + SIGPIPE).
 READER_HAS_GONE = 128 + getattr(signal, "SIGPIPE", 13)
 # Ctrl-C sends SIGINT, SLURM and Kubernetes send SIGTERM, and a closed terminal sends SIGHUP.
 SIGNALS = [
@@ -28,7 +28,7 @@ SIGNALS = [
 
 
 def open_streams() -> None:
-    """Make streams accept any string. A closed stream discards it, and ASCII shows a ``?``."""
+    """Make output streams accept any string, even if they are closed or support only ASCII."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name) or open(os.devnull, "w")  # noqa: SIM115, for all of the program
         if isinstance(stream, io.TextIOWrapper):
@@ -37,7 +37,7 @@ def open_streams() -> None:
 
 
 class Output(Console):
-    """Console on standard output that ends the program silently if its reader has gone."""
+    """Console on standard output that ends the program silently if the pipe is closed."""
 
     def on_broken_pipe(self) -> NoReturn:
         _discard()
@@ -46,10 +46,10 @@ class Output(Console):
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """Record the first stop signal for ``check_stop``; the second ends the process immediately.
+    """Record the first stop signal for ``check_stop``. The second ends the process immediately.
 
     Raises:
-      SystemExit: if a signal arrives before the first run or after the last, with its status.
+      SystemExit: if a signal arrives before the first run or after the last run.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -78,14 +78,14 @@ def stoppable() -> Iterator[None]:
 
 
 def status_of(error: BaseException | None) -> int:
-    """Return the exit status of an error: 128 plus the number of a signal, 1 for a failure."""
+    """Return the exit status for an error (128 plus a signal's number, or 1 for a failure)."""
     if isinstance(error, KeyboardInterrupt):
         return 128 + int(getattr(signal, str(error), signal.SIGINT))
     return 1
 
 
 def flush() -> None:
-    """Flush standard output; exit silently if its reader has gone."""
+    """Flush standard output, or exit silently if the pipe is closed."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""Output of a command after its runs: files and tables."""
+"""Files and tables that a command writes after its runs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 def publish(
     result: xr.Dataset, folder: pathlib.Path, about: Mapping[str, Any], request: Request
 ) -> OSError | None:
-    """Write the files, data first, and print the tables.
+    """Write the result files, starting with the data, and print the tables.
 
-    If a file cannot be written, return the error and print the tables anyway.
+    If a file cannot be written, return the error, but still print the tables.
     """
     target = request.target
     rows = summary.summary(result, target)
@@ -44,7 +44,7 @@ def publish(
             message = write_beside(result, folder, target)
     except OSError as error:
         failure = error
-    # Last, because the program ends if the reader of standard output has gone.
+    # Print last, because a closed pipe ends the program.
     _print(result, rows, books, target)
     if message:
         Output().print(message, highlight=False, markup=False)
@@ -82,7 +82,7 @@ def _print(
 ) -> None:
     console = Output()
     sizes = result.data_size.where(result.data_size >= 0)
-    if sizes.max() > 1:  # without learning every client counts as one sample
+    if sizes.max() > 1:  # without learning, each client counts as one sample
         low, high = int(sizes.min()), int(sizes.max())
         console.print(f"{result.sizes['client']} clients, {low} to {high} samples each")
     if len(rows) > 1:

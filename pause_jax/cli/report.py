@@ -1,4 +1,4 @@
-"""Command ``pause-jax report``: the HTML page of a result, made from its data alone."""
+"""Command ``pause-jax report``, which writes an HTML page from the data of a result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def report(
     ] = None,
     load: Load = None,
 ) -> None:
-    """Write FOLDER/report.html from FOLDER/data.nc alone, as one file that needs no network."""
+    """Write a self-contained page, FOLDER/report.html, from FOLDER/data.nc."""
     load_files(load)
     data = folder / "data.nc"
     if not os.path.isfile(data):
@@ -55,10 +55,10 @@ def report(
 
 
 def _check_whole(path: pathlib.Path) -> None:
-    """Raise ValueError if a variable's values are in an external file, which may be any file."""
+    """Raise ValueError if a variable is stored in a different file, which could be any file."""
     with h5py.File(path) as file:
         for name in file:
-            # Following a link may open a pipe.
+            # Inspect the link first, because following it may open a pipe.
             link = file.get(name, getclass=True, getlink=True)
             far = ("external", "is_virtual")
             if link is not h5py.HardLink or any(getattr(file[name], each, 0) for each in far):
@@ -75,10 +75,7 @@ def _target(result: xr.Dataset) -> float:
 
 
 def write_beside(result: xr.Dataset, folder: pathlib.Path, target: float) -> str:
-    """Write the report of a new result; return a message for the user.
-
-    The message also reports a missing package, which is not an error after the runs.
-    """
+    """Write the report of a new result, and return a message with its path or an error."""
     try:
         path = result_folder.claimed(folder, result_folder.REPORT)
         reports.write(result, path, target, title=folder.resolve().name)

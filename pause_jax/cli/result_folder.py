@@ -1,4 +1,4 @@
-"""Folder of a result: reserved before the run, filled after it, and reused to resume."""
+"""Folder of a result, which is reserved before the run, filled after it, and reused to resume."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 DATA, RUN, UNFINISHED = "data.nc", "run.json", "unfinished"
 SUMMARY, LEDGER, EVENTS, REPORT = "summary.csv", "ledger.csv", "events.csv", "report.html"
-# Files and subfolders that a simulating command may write in the folder of its result.
+# Files and subfolders that a simulating command may write to its result folder.
 FILES = (DATA, RUN, "versions.json", SUMMARY, LEDGER, EVENTS, REPORT)
 _FOLDERS = ("configs", "figures", "tensorboard")
-# Text in the head of every report of this library.
+# Text in the HTML head of every report that this library writes.
 _REPORT_MARK = " - pause_jax</title>"
-# Maximum bytes in the name of a result.
+# Maximum length of a result's name, in bytes.
 _LONGEST_NAME = 200
 
 
 class Run(TypedDict, total=False):
-    """Content of ``run.json``: the command that made a result, and the files that it wrote."""
+    """Content of ``run.json``, including a result's command, seeds and list of written files."""
 
     command: str
     seed: int
@@ -47,7 +47,7 @@ class Run(TypedDict, total=False):
 
 
 def check_name(name: str) -> None:
-    """Validate the name of a result, which must name a folder inside ``--out``."""
+    """Raise ConfigError unless a result's name is a valid name of a folder inside ``--out``."""
     plain = name not in ("", ".", "..") and name.isprintable() and not set(name) & set("/\\:")
     if not plain or len(name.encode()) > _LONGEST_NAME:
         raise ConfigError(
@@ -70,7 +70,7 @@ def reserve(
 
     Raises:
       ConfigError: if an explicit name is taken without ``force``, the folder cannot be created, or
-        a file that no run of this library wrote would be overwritten.
+        a file that this library did not write would be overwritten.
     """
     check_name(name)
     try:
@@ -99,7 +99,7 @@ def reserve(
 
 
 def check_own(folder: pathlib.Path, writes: Collection[str] = FILES) -> None:
-    """Validate that the files ``writes`` overwrite only files of this library."""
+    """Raise ConfigError if writing ``writes`` would overwrite files of other programs."""
     for path in (folder, *(folder / name for name in (*_FOLDERS, UNFINISHED))):
         if path.is_symlink():
             raise ConfigError(
@@ -120,7 +120,7 @@ def check_own(folder: pathlib.Path, writes: Collection[str] = FILES) -> None:
 
 
 def manifest(folder: pathlib.Path) -> set[str]:
-    """Return the files that this library wrote, relative to the folder, as ``run.json`` lists them.
+    """Return the relative paths of the files that this library wrote, as listed in ``run.json``.
 
     A report is recognized by its head, even without ``run.json``.
     """
@@ -132,7 +132,7 @@ def manifest(folder: pathlib.Path) -> set[str]:
 
 
 def _is_inside(folder: pathlib.Path, name: str) -> bool:
-    """Return whether a listed name is the path of a file inside a folder, without links."""
+    """Return whether a listed name is a file path inside the folder that contains no links."""
     path = pathlib.PurePosixPath(name)
     return (
         not path.is_absolute()
@@ -144,20 +144,20 @@ def _is_inside(folder: pathlib.Path, name: str) -> bool:
 
 
 def claim(folder: pathlib.Path, names: Iterable[str]) -> None:
-    """Add files to the list of a result's folder, if it has one."""
+    """Add files to the list in ``run.json``, if this file exists."""
     table = about(folder)
     if table:
         _write_run(folder, {**table, "files": sorted({*manifest(folder), *names})})
 
 
 def claimed(folder: pathlib.Path, name: str) -> pathlib.Path:
-    """Add a file to the list of a result's folder, and return its path."""
+    """Add a file to the list in ``run.json``, and return its path."""
     claim(folder, [name])
     return folder / name
 
 
 def free(folder: pathlib.Path, name: str) -> pathlib.Path:
-    """Claim a file like :func:`claimed`, with a number in its name if the name is taken."""
+    """Claim a new file like :func:`claimed`, adding a number to its name if the name is taken."""
     path = pathlib.PurePosixPath(name)
     number = 1
     while os.path.lexists(folder / name):
@@ -172,7 +172,7 @@ def _write_run(folder: pathlib.Path, table: Mapping[str, Any]) -> None:
 
 
 def existing(root: pathlib.Path, name: str, *, explicit: bool) -> list[pathlib.Path]:
-    """Return the existing folders of a result's name, highest number first."""
+    """Return the existing folders for a result's name, in descending order of their numbers."""
     check_name(name)
     if explicit:
         return [root / name] if (root / name).is_dir() else []
@@ -194,8 +194,8 @@ def give_back(folder: pathlib.Path) -> None:
 def save(result: xr.Dataset, folder: pathlib.Path, about: Mapping[str, Any]) -> None:
     """Write ``data.nc``, ``configs/<config>.toml``, ``run.json`` and ``versions.json``.
 
-    This removes the files of an earlier result in the folder, but no others. ``about`` goes into
-    ``run.json``, next to the list of files. A missing folder is created.
+    Files of an earlier result in the folder are removed, and all other files are kept. ``run.json``
+    contains ``about`` and the list of files. The folder is created if missing.
     """
     folder.mkdir(parents=True, exist_ok=True)
     begin(folder, keep=DATA)
@@ -242,7 +242,7 @@ def about(folder: pathlib.Path) -> Run:
     """Read ``run.json``; return an empty mapping if it is missing.
 
     Raises:
-      ConfigError: if it is damaged.
+      ConfigError: if the file is damaged.
     """
     try:
         content = (folder / RUN).read_bytes()
@@ -253,7 +253,7 @@ def about(folder: pathlib.Path) -> Run:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and the packages of a result, and the devices."""
+    """Return the versions of Python and of the packages used, and the names of the devices."""
     return {
         "python": platform.python_version(),
         **provenance.versions(),

@@ -21,14 +21,14 @@ from pause_jax.policies import named
 from pause_jax.privacy import Mechanism
 
 C = TypeVar("C", bound=Config)
-# Maximum configs of a grid, because each is a file of the result.
+# Maximum number of configs in a grid, because each config is written to a file.
 MOST = 10_000
 
 
 def load_files(files: Iterable[pathlib.Path] | None) -> None:
-    """Run Python files, to use their config classes by name and any object by ``FILE.py:name``.
+    """Run Python files, to register their config classes and find objects as ``FILE.py:name``.
 
-    As with ``python FILE.py``, a file can import its neighbours.
+    A file can import modules in its folder, as with ``python FILE.py``.
     """
     for file in files or ():
         if not os.path.isfile(file):
@@ -41,7 +41,7 @@ def load_files(files: Iterable[pathlib.Path] | None) -> None:
 
 
 def changed(config: C, changes: Iterable[str] | None, *, trust: bool = False) -> C:
-    """Return the config with the changes of ``--set``; ``trust`` is as in ``config_file``."""
+    """Return the config with the changes of ``--set``; see ``config_file`` for ``trust``."""
     try:
         return config_file.changed(config, changes or (), trust=trust)
     except ConfigError as error:
@@ -49,7 +49,7 @@ def changed(config: C, changes: Iterable[str] | None, *, trust: bool = False) ->
 
 
 def base_config(base: str, source: Source) -> SimConfig:
-    """Return the config of a preset or a file, with the changes of the options."""
+    """Return the config of a preset or a file, changed according to the options."""
     policy, colon, mechanism = (source.policy or "").partition(":")
     if base in PRESETS:
         named_policy = {"policy": policy} if policy else {}
@@ -68,14 +68,14 @@ def base_config(base: str, source: Source) -> SimConfig:
         config = changed(config, [*rounds, *(source.change or ())], trust=source.trust)
     if colon:
         chosen = look_up(Mechanism, mechanism, "privacy")
-        # A mechanism of the same class keeps the config's other fields.
+        # If the config already has this mechanism, keep its fields.
         if type(chosen) is not type(config.privacy):
             config = config.replace(privacy=chosen.with_budget(config.privacy.budget))
     return config
 
 
 def valid_config(base: str, source: Source) -> SimConfig:
-    """Return the config of :func:`base_config` after validation."""
+    """Return the validated config of :func:`base_config`."""
     config = base_config(base, source)
     with about(base):
         validate(config)
@@ -84,7 +84,7 @@ def valid_config(base: str, source: Source) -> SimConfig:
 
 @contextlib.contextmanager
 def about(what: str | pathlib.Path) -> Iterator[None]:
-    """Prefix every ConfigError from within with its subject, such as a config file."""
+    """Add a prefix, such as a file name, to the message of a ConfigError in the block."""
     try:
         yield
     except ConfigError as error:
@@ -92,10 +92,7 @@ def about(what: str | pathlib.Path) -> Iterator[None]:
 
 
 def grid(config: SimConfig, vary: list[str], *, trust: bool = False) -> dict[str, SimConfig]:
-    """Return every combination of the values of ``PATH=A,B,...``, labelled by these values.
-
-    ``trust`` is as in ``config_file``.
-    """
+    """Return a config for every combination of the values in ``PATH=A,B,...``, by label."""
     axes: list[list[tuple[str, str, Any]]] = []
     for entry in vary:
         path, equals, values = entry.partition("=")
@@ -109,7 +106,7 @@ def grid(config: SimConfig, vary: list[str], *, trust: bool = False) -> dict[str
         axes.append([(path, text, config_file.parse_value(config, path, text)) for text in texts])
     if (number := math.prod(map(len, axes))) > MOST:
         raise ConfigError(f"--vary: makes {number} configs; must be at most {MOST}.")
-    # The last word of a path is its label, unless two paths end in the same word.
+    # Label a path by its last word, unless two paths end in the same word.
     short = {axis[0][0]: axis[0][0].rpartition(".")[2] for axis in axes}
     if len(set(short.values())) < len(short):
         short = {path: path for path in short}

@@ -1,4 +1,4 @@
-"""Command ``pause-jax tune``: search for the best values of a config, and their validation."""
+"""Command ``pause-jax tune``, which searches for the best values of a config."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def tune(
 ) -> None:
     """Search for the values of a config that optimize an objective.
 
-    Each value of a static number, such as num_selected, compiles a program; other numbers share
-    one. The best trials run again with fresh seeds, next to the initial config. Processes with the
-    same --storage share the search. Writes best.toml and trials.csv.
+    Each value of a static number, such as num_selected, compiles a program. All values of other
+    numbers share a program. The best trials and the initial config run again with fresh seeds.
+    Processes with the same --storage share the search. The command writes best.toml and trials.csv.
     """
     load_files(source.load)
     config = valid_config(base, source)
@@ -85,7 +85,7 @@ def tune(
     if search.dry_run:
         generation = {f"{base} {i}": config for i in range(search.width)}
         plan, _ = planned(generation, jax.random.split(key, search.seeds), None)
-        # The finalists take about as many runs as a generation.
+        # The finalists need about as many runs as a generation.
         times = math.ceil(search.budget / search.width) + 1
         values = math.prod(tuning.programs(axes, config).values())
         typer.echo(estimate(plan, times=times, values=values))

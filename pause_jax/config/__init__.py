@@ -1,4 +1,4 @@
-"""Config of a simulation, with its validation, presets and files."""
+"""Simulation configs, with their validation, presets and TOML files."""
 
 from pause_jax.config.clock import (
     Asynchronous,

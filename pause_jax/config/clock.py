@@ -1,6 +1,6 @@
-"""Clocks, which decide when the server steps: after each round, or after a number of answers.
+"""Clocks, which determine when clients start and when the server steps.
 
-``docs/guides/event_clock.md`` has the semantics of :class:`Asynchronous` and a worked example.
+``docs/guides/event_clock.md`` describes :class:`Asynchronous` with a worked example.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class StalenessWeight(Config):
     """Base class of staleness factors, which reduce the weight of updates from older models."""
 
     def factor(self, staleness: Array) -> Float[Array, ...]:
-        """Return the factor of an update's weight, in (0, 1], and 1 at a staleness of 0.
+        """Return the factor that scales an update's weight, in (0, 1]; 1 at a staleness of 0.
 
-        ``staleness`` is the number of server steps between download and average, as a float.
+        ``staleness`` is the number of server steps from download to averaging, as a float.
         """
         raise NotImplementedError
 
@@ -31,7 +31,7 @@ class Polynomial(StalenessWeight):
     """Factor (1 + staleness)^-a, as in FedBuff (a = 1/2; Nguyen et al. 2022) and FedAsync ("Poly").
 
     Attributes:
-      exponent: a; 0 weighs all updates equally.
+      exponent: a. With 0, the factor is 1 for every update.
     """
 
     name: ClassVar[str] = "polynomial"
@@ -40,7 +40,7 @@ class Polynomial(StalenessWeight):
     exponent: float = number(default=0.5, at_least=0)
 
     def factor(self, staleness: Array) -> Float[Array, ...]:
-        # Exactly 1 at 0, as a power may be rounded.
+        # A power may be rounded, but the factor must be exactly 1 at 0.
         return jnp.where(staleness > 0, (1.0 + staleness) ** -self.exponent, 1.0)
 
 
@@ -58,8 +58,8 @@ class Hinge(StalenessWeight):
     """Factor 1 up to staleness b, then 1 / (a (staleness - b) + 1) (FedAsync, Xie et al. 2019).
 
     Attributes:
-      slope: a.
-      grace: b, in server steps.
+      slope: a, growth of the denominator per server step.
+      grace: b, maximum staleness with a factor of 1, in server steps.
     """
 
     name: ClassVar[str] = "hinge"
@@ -84,7 +84,7 @@ class Clock(Config):
         return cohort_size
 
     def overlaps(self, cohort_size: int) -> bool:
-        """Return whether clients may start while others are under way."""
+        """Return whether clients may start while others are in flight."""
         return False
 
 
@@ -103,17 +103,17 @@ class Asynchronous(Clock):
     :class:`Synchronous` and runs the same program.
 
     Attributes:
-      concurrency: C, maximum number of clients under way (static).
-      buffer: B, answers between two server steps (static).
-      open_slots: O, slots that must be free before clients start, and the number of clients that
-        the policy then chooses. None for ``num_selected`` (static).
+      concurrency: C, maximum number of clients in flight, from start to answer (static).
+      buffer: B, number of answers that triggers a server step (static).
+      open_slots: O, number of slots that must be free before clients start, and number of clients
+        that the policy then chooses; None for ``num_selected`` (static).
       staleness: factor that reduces the weight of stale updates.
-      max_staleness: maximum staleness of an update, in server steps; older updates are dropped.
-        None for no limit.
-      pace: b of Pisces. The server also steps with fewer than B answers (at least one), once 1/b of
-        the longest last latency among the clients under way has passed since its last step. While
-        latencies are constant, no update is staler than b, rounded up. The server waits for the
-        first answer of each client. None to wait for B answers.
+      max_staleness: maximum staleness of an averaged update, in server steps. Older updates are
+        dropped. None for no limit.
+      pace: b in Pisces. After at least one answer, the server also steps once L / b seconds have
+        passed since its last step. L is the longest last latency among the clients in flight
+        (infinite before a client's first answer). If latencies are constant, no update is staler
+        than ceil(b). None to always wait for B answers.
     """
 
     name: ClassVar[str] = "asynchronous"

@@ -1,7 +1,7 @@
-"""Configs as TOML, the format of config files and of the config in every result.
+"""Conversion of configs to and from TOML, the format of config files and of configs in results.
 
-A config file is data: reading and running it calls no code that the file chooses
-(:mod:`pause_jax.base.registry`), unless the reader sets ``trust``.
+Loading and running a config file calls no code that the file chooses, unless the caller sets
+``trust`` (:mod:`pause_jax.base.registry`).
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from pause_jax.config.sim_config import SimConfig
 __all__ = ["dumps", "from_dict", "load", "loads", "to_dict"]
 
 C = TypeVar("C", bound=Config)
-# Maximum bytes of a config file. Real files have a few thousand.
+# Maximum size of a config file in bytes. Typical files have a few thousand.
 LARGEST = 10 * 2**20
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """Convert a config to plain values in nested tables with their ``name``.
+    """Convert a config to nested dicts of plain values, with the ``name`` of each nested config.
 
-    Fields that are None both in the config and by default are omitted.
+    Fields that are None are omitted if None is also their default.
 
     Raises:
-      ConfigError: if a custom class has no name, because a file could not refer to it.
+      ConfigError: if a custom config class has no ``name`` by which a file could refer to it.
     """
     own = vars(type(config)).get("name")
     table: dict[str, Any] = {"name": own} if own else {}
@@ -62,14 +62,14 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a static value to TOML, and any other object to a string that names it."""
+    """Convert a static value for TOML. Tuples become lists, and other objects become strings."""
     if type(value) is tuple:
         return [_plain(entry) for entry in value]
     return value if isinstance(value, str | int | float) else text_of(value)
 
 
 def _static(value: Any) -> Any:
-    """Convert TOML's lists to tuples."""
+    """Convert lists to tuples, recursively."""
     return tuple(map(_static, value)) if isinstance(value, list) else value
 
 
@@ -84,9 +84,9 @@ def _node_table(value: Config, field: dataclasses.Field[Any]) -> dict[str, Any]:
 
 
 def from_dict(table: dict[str, Any], *, trust: bool = False) -> SimConfig:
-    """Build a config from plain values. Missing fields keep their defaults.
+    """Build a config from nested dicts of plain values. Missing fields keep their defaults.
 
-    With ``trust``, the config may import and call the objects that it names, see :func:`trusted`.
+    If ``trust`` is True, import the objects named in the config, see :func:`trusted`.
 
     Raises:
       ConfigError: if a field or name is unknown. The message suggests the nearest match.
@@ -98,7 +98,7 @@ def from_dict(table: dict[str, Any], *, trust: bool = False) -> SimConfig:
 def trusted(config: C) -> C:
     """Replace the references in a config with the objects that they name.
 
-    This imports their modules, and a run then calls the objects. Use it for trusted configs only.
+    This imports the objects' modules, and a run calls the objects. Use it for trusted configs only.
 
     Raises:
       ConfigError: if a reference cannot be imported.
@@ -113,12 +113,12 @@ def trusted(config: C) -> C:
 
 
 def dumps(config: SimConfig) -> str:
-    """Return a config as TOML text."""
+    """Convert a config to a TOML string."""
     return tomli_w.dumps(to_dict(config))
 
 
 def parsed(text: str) -> dict[str, Any]:
-    """Parse a TOML string. Raises ConfigError if it is not valid TOML."""
+    """Parse a TOML string. Raise ConfigError if it is not valid TOML."""
     try:
         return tomllib.loads(str(text))
     except RecursionError:
@@ -128,19 +128,19 @@ def parsed(text: str) -> dict[str, Any]:
 
 
 def loads(text: str, *, trust: bool = False) -> SimConfig:
-    """Return a config from TOML text; ``trust`` as in :func:`from_dict`."""
+    """Build a config from a TOML string. See :func:`from_dict` for ``trust``."""
     return from_dict(parsed(text), trust=trust)
 
 
 def load(path: str | pathlib.Path, *, trust: bool = False) -> SimConfig:
-    """Return a config from a TOML file; ``trust`` as in :func:`from_dict`."""
+    """Read a config from a TOML file. See :func:`from_dict` for ``trust``."""
     check_regular("FILE", path)
     try:
         with pathlib.Path(path).open("rb") as file:
             content = file.read(LARGEST + 1)
         if len(content) > LARGEST:
             raise ConfigError(f"must be a config file of at most {LARGEST // 2**20} MiB.")
-        # Windows editors start a file with a byte-order mark.
+        # Some Windows editors write a byte-order mark at the start of a file.
         text = content.decode("utf-8-sig")
         if not text.strip():
             raise ConfigError("is empty; pause-jax show PRESET > FILE writes one.")
@@ -154,7 +154,7 @@ def load(path: str | pathlib.Path, *, trust: bool = False) -> SimConfig:
 
 
 def changed(config: C, changes: Iterable[str], *, trust: bool = False) -> C:
-    """Apply ``PATH=VALUE`` changes to a config in order; ``trust`` as in :func:`from_dict`.
+    """Apply ``PATH=VALUE`` changes to a config, in order. See :func:`from_dict` for ``trust``.
 
     Raises:
       ConfigError: if a change is malformed, or a path or name is unknown.
@@ -168,7 +168,7 @@ def changed(config: C, changes: Iterable[str], *, trust: bool = False) -> C:
 
 
 def parse_value(config: Config, path: str, text: str) -> Any:
-    """Parse the value of ``path=text`` from a command line: a TOML value, a name or a string.
+    """Parse ``text`` as the value of the field ``path``: a TOML value, a name or a plain string.
 
     Raises:
       ConfigError: if the path or a name is unknown.
@@ -188,7 +188,7 @@ def parse_value(config: Config, path: str, text: str) -> Any:
 
 
 def _filled(config: C, table: dict[str, Any], path: str) -> C:
-    """Return a copy of the config with fields set from a table. Other fields stay unchanged."""
+    """Return a copy of the config with the fields in ``table`` replaced."""
     known = {field.name: field for field in dataclasses.fields(config)}
     values: dict[str, Any] = {}
     for name, value in table.items():
@@ -208,7 +208,7 @@ def _filled(config: C, table: dict[str, Any], path: str) -> C:
 
 
 def _node(path: str, value: Any, field: dataclasses.Field[Any]) -> Any:
-    """Build a nested config of the type that the field declares, from a table or a name.
+    """Build a nested config of the field's declared type from a table or a name.
 
     A table without a name is allowed if the field's default is the declared class itself.
     """

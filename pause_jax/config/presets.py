@@ -1,9 +1,9 @@
-"""Settings of the PAUSE and BSFL papers, and two more: a small demo and a fleet of measured phones.
+"""Presets from the PAUSE and BSFL papers, a small demo, and a fleet of measured phones.
 
 Each preset takes ``policy`` by name or as a config and returns a :class:`SimConfig`. Change a field
 with ``config.replace(...)`` or ``config.override({"reward.gamma": 0.0})``. Sources: PAUSE section V
-and its authors' code; BSFL Table 3, Figs. 5-6, 8-9 and 11-12 (``docs/reproduction.md``). The two
-additional presets need no download.
+and its authors' code; BSFL Table 3, Figs. 5-6, 8-9 and 11-12 (``docs/reproduction.md``). The demo
+and the phones need no download.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ __all__ = [
     "cifar10_small_noniid", "digits_small", "mnist_large", "mnist_small", "phones",
 ]  # fmt: skip
 
-# Name or config of a policy.
+# Policy, given by name or as a config.
 AnyPolicy = str | PolicyConfig
 
 
 def digits_small(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfig:
-    """Digits, K = 30, m = 5: the demo, modelled on the authors' small MNIST runs."""
+    """Digits, K = 30, m = 5, a demo modelled on the PAUSE authors' small MNIST runs."""
     return _small(policy, Digits(), Mlp(hidden=(32, 16)), 0.003, 200.0).replace(eval_every=5)
 
 
 def phones(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfig:
     """Digits on 200 phones with measured compute, network and availability.
 
-    The latency is ``Network(path="phones")``: ResNet's seconds per sample, and the network rates of
-    FLASH. Transfers have the bytes of ResNet-18 (11.7 million float32) instead of the small model,
-    so a round takes minutes as on a real fleet. About one phone in ten is available (idle, charging
-    and on Wi-Fi) at a time. Sources: ``tools/devices.py`` and
+    ``Network(path="phones")`` combines measured seconds per sample of a ResNet with the network
+    rates of FLASH. Transfers have the size of ResNet-18 (11.7 million float32 weights) and not of
+    the small model, so a round takes minutes, as in a real fleet. About one phone in ten is
+    available (idle, charging and on Wi-Fi) at any time. Sources: ``tools/devices.py`` and
     :class:`pause_jax.world.availability.Phones`.
     """
     size = 46.8e6
@@ -122,11 +122,11 @@ def bsfl_linear_noniid(policy: AnyPolicy = "bsfl", data_dir: str | None = None) 
 def bsfl_fashion(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
     """Fashion-MNIST, i.i.d., cnn3, K = 500, m = 25, alpha = 2, beta = 1 (BSFL Fig. 8).
 
-    The image presets of BSFL have the clients, learning rates, alpha and beta of Table 3. Its
-    "Training Time" of 400 or 200 has no unit, and is the number of rounds here. The paper mentions
-    a "CNN" and StepLR. It specifies no network except ResNet-18, and no decay steps, optimiser,
-    batches or latencies. We chose cnn3, half the rate after each quarter of the rounds, Adam and
-    ten latency groups.
+    The image presets of BSFL use the number of clients, learning rates, alpha and beta of Table 3.
+    The table gives a "Training Time" of 400 or 200 without a unit, which we use as the number of
+    rounds. The paper mentions a "CNN" and StepLR, but specifies no network except ResNet-18, and no
+    decay steps, optimiser, batch sizes or latencies. We chose cnn3, Adam, ten latency groups, and a
+    learning rate that is halved after each quarter of the rounds.
     """
     return _bsfl_images(policy, FashionMnist(data_dir=data_dir), Cnn3(), 5e-5, num_rounds=400)
 
@@ -140,8 +140,8 @@ def bsfl_fashion_noniid(policy: AnyPolicy = "bsfl", data_dir: str | None = None)
 def bsfl_cifar10(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
     """CIFAR-10, i.i.d., ResNet-18 with batch norm, K = 500, m = 25 (BSFL Fig. 9, Tables 1 and 2).
 
-    See bsfl_fashion. A round takes about 100 CPU seconds, and so does an evaluation. A smaller
-    ``learning.model.width`` takes less.
+    See bsfl_fashion. A round and an evaluation each take about 100 CPU seconds. Reduce
+    ``learning.model.width`` for faster runs.
     """
     data, model = Cifar10(data_dir=data_dir), ResNet18(norm="batch")
     return _bsfl_images(policy, data, model, 9e-5, num_rounds=400)
@@ -177,7 +177,7 @@ def _small(
 def _large(small: SimConfig, policy: AnyPolicy) -> SimConfig:
     """Enlarge a config to the PAUSE authors' large network: K = 300, m = 15, 500 rounds.
 
-    PAUSE by name has the authors' settings: zeta = 3, and 3,000 annealing steps at cooling 30.
+    PAUSE policies given by name get zeta = 3 and, if they anneal, 3,000 steps with cooling 30.
     """
     chosen = named(policy)
     if isinstance(policy, str) and isinstance(chosen, Pause):
@@ -188,7 +188,7 @@ def _large(small: SimConfig, policy: AnyPolicy) -> SimConfig:
 
 
 def _bsfl(policy: AnyPolicy, **fields: Any) -> SimConfig:
-    """Build BSFL's large network without privacy: K = 500, m = 25, ten groups, alpha 2, beta 1."""
+    """Build BSFL's large network, without privacy: K = 500, m = 25, ten groups, alpha 2, beta 1."""
     common: dict[str, Any] = {
         "num_clients": 500,
         "num_selected": 25,
@@ -211,7 +211,7 @@ def _bsfl_images(
 
 
 def _noniid(config: SimConfig) -> SimConfig:
-    """Set Dirichlet sizes, dominant labels, qualities in [0.5, 1], alpha 3 and beta 1.2."""
+    """Set Dirichlet data sizes, dominant labels, data quality in [0.5, 1], alpha 3 and beta 1.2."""
     return config.override(
         {
             "reward": Reward(alpha=3.0, beta=1.2, gamma=0.0),

@@ -21,49 +21,49 @@ from pause_jax.world.latency import Latency, TwoGroups
 
 
 class SimConfig(Config):
-    """Configuration of a simulation, with everything that it depends on except the key.
+    """Complete configuration of a simulation, apart from its key.
 
     Changing a static field recompiles the program, except for ``num_rounds`` and ``eval_every`` in
-    most runs without custom parts. All other numbers can be swept and vmapped.
+    most runs without custom parts. All non-static numbers can be swept and vmapped.
 
     Attributes:
-      num_clients: K (static).
-      num_selected: m, clients chosen per round. The policy ``all`` chooses K (static).
+      num_clients: K, number of clients (static).
+      num_selected: m, number of clients chosen per round; ``all`` always chooses K (static).
       num_rounds: T, maximum number of rounds, or of server steps if rounds overlap (static).
-      clock: rule for server steps: after each round, or as updates arrive.
+      clock: clock that makes the server step after each round or as updates arrive.
       max_seconds: simulated seconds after which no round starts; None for no limit. The last round
-        passes this time, as in the PAUSE authors' code. After it, the run neither trains nor adds
-        noise nor spends budget (``Result.played``).
+        may end later, as in the PAUSE authors' code. The remaining rounds are not played and spend
+        no budget (``Result.played``).
       eval_every: rounds between evaluations of the model, which is also evaluated after the last
         round played (static).
       track_regret: whether to compute the genie's choice and the regret in every round (static).
       policy: policy that chooses the clients.
-      reward: weights of the reward, and thus of the regret.
+      reward: parameters of the reward, which also determine the regret.
       latency: latency model.
-      availability_trace: trace that connects clients over time, such as daily or in intervals. None
-        if clients are always connected.
-      availability: probability that a connected client is available in a round, independently.
-      dropout: probability that a chosen client is lost within the round, independently; None for
-        no drop-out. A lost client sends nothing, which the server notices when the answer is due.
-        The participation counts, because the update may already have been on the way.
-      deadline: seconds from the choice to the end of a round; None for no deadline.
-      wait_for: number of updates that ends a round (over-selection: choose more clients); None to
-        wait for all (static).
-      stale_updates: handling of an update that is on its way when its round ends. ``lost``: the
-        server tells the client to stop. ``next``: the server averages it, with its weight, in the
-        next round. Client state (``keep_optimizer_state``) advances only with updates that reach
-        the server, in time or late (static).
+      availability_trace: trace that determines when clients are connected; None if they always are.
+      availability: probability that a connected client is available in a round, independently of
+        other clients and rounds.
+      dropout: probability that a chosen client drops out of the round, independently; None for no
+        drop-out. The server notices only when the client's answer is due. The participation still
+        counts and spends budget, because the update may have been sent.
+      deadline: maximum seconds from the choice of clients to the end of a round; None for no limit.
+      wait_for: number of received updates that ends a round, for over-selection; None to wait for
+        all chosen clients (static).
+      stale_updates: handling of an update that is on its way when its round ends. With ``lost``,
+        the server tells the client to stop. With ``next``, the server includes the update in the
+        next round's weighted average. Client state (``keep_optimizer_state``) advances only with
+        updates that reach the server, in time or late (static).
       privacy: mechanism that releases updates, with its budget schedule.
       when_spent: handling of clients with a spent budget, which release nothing. ``exclude``
-        prevents policies from choosing them. With ``drop``, policies do not know about spent
-        budgets. A chosen client then takes part for its usual latency but sends neither an update
-        nor a loss, and the server averages the updates that it receives (static).
+        prevents policies from choosing these clients. With ``drop``, policies may choose them. A
+        chosen client then takes its usual time but sends neither an update nor a loss, and the
+        server averages the updates that it receives (static).
       learning: data, model and local training; None to simulate only the bandit.
     """
 
     num_clients: int = static(default=30, at_least=1)
     num_selected: int = static(default=5, at_least=1)
-    # Round t folds 2 t and 2 t + 1, which must fit in int32, into its keys.
+    # Round t folds 2 t and 2 t + 1 into its keys, and both numbers must fit in int32.
     num_rounds: int = static(default=200, at_least=1, at_most=2**30 - 1)
     clock: Clock = node(factory=Synchronous, of=Clock)
     max_seconds: float | None = number(default=None, above=0, optional=True)
@@ -86,22 +86,22 @@ class SimConfig(Config):
 
     @property
     def cohort_size(self) -> int:
-        """Number of clients that the policy chooses at a time, for example in each round."""
+        """Number of clients that the policy chooses at a time (per round unless rounds overlap)."""
         return self.policy.cohort_size(self.num_clients, self.clock.asked_for(self.num_selected))
 
     @property
     def num_slots(self) -> int:
-        """Maximum number of answers that a round, or a server step, waits for."""
+        """Maximum number of answers that a round or a server step waits for."""
         return self.clock.answers(self.cohort_size)
 
     @property
     def overlaps(self) -> bool:
-        """Whether clients may start while others are under way."""
+        """Whether clients may start while others are in flight."""
         return self.clock.overlaps(self.cohort_size)
 
     @property
     def sizes(self) -> Sizes:
-        """Sizes on which the rules of the parts may depend."""
+        """Sizes on which the validation rules of nested configs may depend."""
         asked_for = self.clock.asked_for(self.num_selected)
         return Sizes(self.num_clients, asked_for, self.cohort_size)
 
@@ -147,8 +147,8 @@ def validate(config: SimConfig) -> None:
     """Check a config before any work starts.
 
     Raises:
-      ConfigError: if a rule is violated. The message has the value, the rule and the fix.
-        ``simulate`` checks the rules that need the data set after reading it.
+      ConfigError: if a rule is violated. The message states the value, the rule and a fix. Rules
+        that depend on the data set are checked by ``simulate`` after it loads the data.
     """
     if not isinstance(config, SimConfig):
         raise ConfigError(f"config = {shown(config)}: must be a pause_jax.SimConfig.")
@@ -158,7 +158,7 @@ def validate(config: SimConfig) -> None:
 
 
 def loaded(config: SimConfig) -> SimConfig:
-    """Return the config after its world and its budgets have read their files."""
+    """Load the files of the latency model, availability trace and budgets; return the config."""
     availability_trace = config.availability_trace and config.availability_trace.loaded()
     return config.replace(
         latency=config.latency.loaded(),
@@ -168,7 +168,7 @@ def loaded(config: SimConfig) -> SimConfig:
 
 
 def with_budgets(config: SimConfig, key: Array) -> SimConfig:
-    """Return the config with the budget of each client; ``key`` comes from ``keys.budgets``."""
+    """Return the config with each client's budget, using a ``key`` from ``keys.budgets``."""
     mechanism = config.privacy
     own = mechanism.budget.of_clients(key, config.num_clients)
     return config.replace(privacy=mechanism.with_budget(own))
@@ -177,8 +177,8 @@ def with_budgets(config: SimConfig, key: Array) -> SimConfig:
 def canonical(config: SimConfig) -> SimConfig:
     """Return the config with every traced number converted to a float32 array.
 
-    Configs of equal structure then share one trace, while a Python float and an array would compile
-    twice. Within a user's ``jit``, a number that breaks its rule becomes NaN.
+    Configs of equal structure then share one trace, whereas Python floats and arrays would be
+    traced separately. Within a user's ``jit``, a number that violates its rule becomes NaN.
     """
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), marked(config))
 
@@ -187,7 +187,7 @@ def stack(configs: Sequence[SimConfig]) -> SimConfig:
     """Stack configs of equal structure along a new leading axis, for vmap.
 
     Raises:
-      ConfigError: if a config is invalid, or if the static parts of the configs differ.
+      ConfigError: if a config is invalid, or if the configs differ in static fields.
     """
     for config in configs:
         validate(config)

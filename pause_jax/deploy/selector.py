@@ -1,22 +1,21 @@
-"""Policy for any server: ask it for clients, then tell it their latencies.
+"""Selection policy for a real server.
 
-::
+The server asks the selector for clients, and tells it their latencies after the round::
 
     selector = Selector(config, jax.random.key(0))
     choice = selector.ask(available)          # clients, their weights and epsilons
-    selector.save("selector.npz")             # before any client hears of the round
+    selector.save("selector.npz")             # before contacting any client
     ...                                       # the server's round
     selector.tell({client: seconds, ...})     # latencies of the clients that answered
 
-A client is charged when it is chosen. After a crash within a round, the server loads the saved
-selector, tells it the known results (an empty mapping if none), and asks for the next round.
-
-A policy that asks clients before it chooses needs their answers first::
+A client is charged for a release when it is chosen. After a crash within a round, the server loads
+the saved selector, tells it the known results (an empty mapping if there are none), and asks for
+the next round. If a policy asks clients before it chooses, pass their answers to ``ask``::
 
     question = selector.question(available)   # clients and the requested quantity
     choice = selector.ask(available, answers={client: loss, ...})
 
-With the latencies of a simulation, a selector makes the same choices as ``simulate``.
+Given the latencies of a simulation, a selector makes the same choices as ``simulate``.
 """
 
 from __future__ import annotations
@@ -52,12 +51,12 @@ __all__ = ["Choice", "Question", "Selector"]
 
 # Round after which the smallest reported latency is compared with tau_min.
 _ROUNDS_TO_COMPARE = 10
-# Maximum absolute loss; float32 must hold its square.
+# Maximum absolute value of a loss, whose square must not overflow float32.
 MOST_LOSS = 1e19
-# Maximum releases of a client, also as reported by its ledger, because counts are int32.
+# Maximum number of releases that a client may report, because counts are int32.
 MOST_RELEASES = 2**30
 
-# Id, str or int. Mapping keys are invariant: `int | str` would reject a Mapping[int, float].
+# Client id, str or int. Not `int | str`, because a Mapping[int, float] would not match it.
 Client = Any
 
 
@@ -79,14 +78,13 @@ class Choice(NamedTuple):
 
 
 class Question(NamedTuple):
-    """Question of a policy to clients before it chooses.
+    """Question that a policy asks clients before it chooses a cohort.
 
     Attributes:
-      round: number of the round to choose for.
-      clients: ids [n] of the asked clients.
-      wants: ``loss``, the mean loss of the global model on the client's data, which the mechanism
-        does not protect; or ``features``, the client's knowledge of its next round
-        (``Latency.features``).
+      round: number of the round for which the policy chooses.
+      clients: ids [n] of the clients to ask.
+      wants: ``loss``, the mean loss of the global model on the client's data (sent without noise),
+        or ``features``, the features of the client's next round (``Latency.features``).
       batch_size: size of the mini-batch for the loss; None for all samples.
     """
 
@@ -97,7 +95,7 @@ class Question(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """Open question, with its slots' clients [d] and asked mask [d], and available clients [K]."""
+    """Open question, with the client and asked mask of each slot [d], and availability mask [K]."""
 
     question: Question
     clients: NDArray[np.int32]
@@ -106,18 +104,18 @@ class _Asked(NamedTuple):
 
 
 class Selector:
-    """Policy with its state, for any server.
+    """Policy and its state, for use by a real server.
 
-    :func:`~pause_jax.analysis.ledger.ledger` returns its privacy ledger.
+    :func:`~pause_jax.analysis.ledger.ledger` returns the privacy ledger of a selector.
 
     Attributes:
       config: config of the policy, with its files loaded.
       client_ids: ids of clients 0, ..., K - 1, used in all arguments and results.
-      round: number of rounds asked for.
-      counts: int [K], rounds in which each client may have released, including an open round.
-      queried: int [K], questions answered by each client.
-      budget: float [K], eps_bar of each client.
-      num_parameters: entries of an update; 0 if unknown or without learning.
+      round: number of rounds for which :meth:`ask` was called, including an open round.
+      counts: int [K], number of releases charged to each client, including an open round.
+      queried: int [K], number of questions that each client has answered.
+      budget: float [K], total epsilon (eps_bar) of each client; infinite without privacy.
+      num_parameters: number of entries in an update; 0 if unknown or without learning.
     """
 
     def __init__(
@@ -134,21 +132,21 @@ class Selector:
         """Initialize the policy for round 1.
 
         Args:
-          config: policy, reward, mechanism with its budget, sizes, and the latency model with
-            ``min_latency`` and all that the policy assumes known. Spent clients are always
-            excluded, whatever ``when_spent``.
-          key: typed PRNG key; the key of a simulation gives the same choices.
-          data: data set, as in ``simulate``; ignored if ``data_size`` is given.
-          data_size: samples of each client [K]; by default from the config's data, or equal
-            without learning.
-          quality: quality of each client's data [K], > 0 (at most 1 in BSFL), 1 by default;
-            ignored if the config's data provides the sizes and qualities.
-          update_size: entries of an update, for a policy that reads updates or a latency model
-            that depends on the bytes of a model; by default from the config's data if loaded, or 0.
-          ids: client ids [K]; by default those of the config's data and files, or 0 .. K - 1.
+          config: policy, reward, mechanism, budget, sizes, and a latency model with
+            ``min_latency`` and the quantities that the policy assumes known. Clients with a spent
+            budget are always excluded, regardless of ``when_spent``.
+          key: typed PRNG key; a simulation with the same key and latencies makes the same choices.
+          data: data set, as in ``simulate``; ignored if ``data_size`` is passed.
+          data_size: number of samples of each client [K] (default: from the config's data, or 1
+            without learning).
+          quality: data quality of each client [K], > 0 and, in BSFL, at most 1 (default: 1).
+            Ignored if the sizes come from the config's data.
+          update_size: number of entries in an update, for a policy that reads updates or a latency
+            model that depends on the model's size (default: from the config's data, or 0).
+          ids: client ids [K] (default: the ids in the config's data and files, or 0 .. K - 1).
 
         Raises:
-          ConfigError: if the config or its data cannot run, or sizes or ids do not match it.
+          ConfigError: if the config or data is invalid, or sizes or ids do not match the config.
         """
         if isinstance(key, jax.core.Tracer):
             raise ConfigError("key is traced: a Selector has a state. Make it outside of jit.")
@@ -192,22 +190,22 @@ class Selector:
 
     @property
     def is_open(self) -> bool:
-        """Whether the last ``ask`` still awaits its ``tell``."""
+        """True if the last :meth:`ask` has not been followed by :meth:`tell`."""
         return self._pending is not None
 
     @property
     def unnoised(self) -> tuple[str, ...]:
-        """Client data that the policy reads without noise, besides sizes and latencies."""
+        """Client data that the policy receives without noise, apart from sizes and latencies."""
         return tuple(self.config.policy.releases)
 
     @property
     def epsilon_unit(self) -> str:
-        """Unit that an epsilon protects: ``coordinate``, ``update`` or ``none``."""
+        """Unit that an epsilon protects (``coordinate``, ``update`` or ``none``)."""
         return self.config.privacy.unit
 
     @property
     def reads(self) -> frozenset[str]:
-        """Readings (``loss``, ``square_loss``, ``update``) that the policy needs of each answer.
+        """Readings (``loss``, ``square_loss``, ``update``) that :meth:`tell` requires.
 
         Updates are not needed if ``num_parameters`` is 0.
         """
@@ -216,13 +214,13 @@ class Selector:
 
     @property
     def spent(self) -> NDArray[np.float32]:
-        """Budget spent by each client, float [K]."""
+        """Epsilon that each client has spent, float [K], in ``epsilon_unit``."""
         return np.asarray(self._canonical.privacy.budget.spent(jnp.asarray(self.counts)))
 
     def question(self, available: Iterable[Client] | None = None) -> Question | None:
-        """Return the policy's question for the next round; None if the policy never asks.
+        """Return the policy's question for the next round, or None if the policy asks none.
 
-        ``available`` and the errors are as in :meth:`ask`.
+        ``available`` and the errors are the same as in :meth:`ask`.
         """
         self._check_told()
         query = self._policy.query
@@ -244,14 +242,14 @@ class Selector:
     ) -> Choice:
         """Choose the clients of the next round, and charge each for one release.
 
-        Save the selector before any client hears of the round. A killed server then never counts
-        fewer releases than its clients made.
+        Save the selector before contacting any client. If the server is then killed, it never
+        counts fewer releases than its clients made.
 
         Args:
-          available: ids of the clients that can be chosen; all by default. Clients with a spent
+          available: ids of the clients that can be chosen (default: all). Clients with a spent
             budget are always excluded.
-          answers: answer of each asked client to :meth:`question`, its loss or its features [F].
-            If a loss is missing, the policy keeps its knowledge of the client.
+          answers: answer of each asked client to :meth:`question`, a loss or features [F]. If a
+            loss is missing, the policy learns nothing about the client. Features are mandatory.
 
         Raises:
           ConfigError: if an id is unknown, the previous round is open, or answers are invalid.
@@ -309,20 +307,21 @@ class Selector:
         Args:
           seconds: latency of each client that answered, in seconds.
           loss: mean training loss of each client, for a policy that reads losses. If a loss is
-            missing, not finite, or too large for its square in float32, the policy learns only the
-            client's latency.
-          square_loss: mean squared loss of each client; by default the square of its loss.
+            missing, not finite, or so large that its square may overflow, the policy learns only
+            the client's latency.
+          square_loss: mean squared loss of each client (default: the square of its loss).
           update: released update of each client, [d] with d = ``num_parameters``, for a policy that
             reads updates.
-          failed: seconds that the server waited for each client that did not answer; the policy
-            treats this time as the client's latency. The policy learns nothing about a chosen
-            client in neither ``failed`` nor ``seconds``, and may choose it again.
-          idle: chosen clients that certainly released nothing, whose charge for this round is
-            refunded. All other chosen clients count as having released, including failed ones.
+          failed: seconds that the server waited for each client that did not answer, which the
+            policy treats as the client's latency. The policy learns nothing about a chosen client
+            that is missing from both ``seconds`` and ``failed``.
+          idle: chosen clients that certainly released nothing. Their charge for this round is
+            refunded. All other chosen clients remain charged, including failed clients.
 
         Raises:
-          ConfigError: if no round is open, a client was not chosen, a latency is not finite and
-            positive, an update has the wrong shape, or a reading is missing. The round stays open.
+          ConfigError: if no round is open, a client was not chosen, a client in ``seconds`` is also
+            failed or idle, a latency is not finite and positive, an update has the wrong shape, or
+            a reading is missing. The round stays open.
         """
         if self._pending is None:
             raise ConfigError("nothing was asked: call ask first, then tell, once a round.")
@@ -365,10 +364,10 @@ class Selector:
         waited: Mapping[int, float],
         readings: Mapping[str, Mapping[int, Any]],
     ) -> tuple[Observation, NDArray[np.bool_]]:
-        """Return the policy's observation, and the mask [m] of slots with a known latency.
+        """Return the policy's observation, and a mask of slots with a known latency, bool [m].
 
-        ``slots`` maps each chosen client to its slot. The other arguments are as in :meth:`tell`,
-        by client number.
+        ``slots`` maps each chosen client to its slot. The other arguments are the same as
+        in :meth:`tell`, but keyed by client number.
         """
         m = self.config.num_slots
         latency = np.ones(m, np.float32)
@@ -412,7 +411,7 @@ class Selector:
         return Observation(latency, **values, received=received, available=present), reported  # type: ignore[arg-type]
 
     def save(self, path: str | pathlib.Path) -> None:
-        """Write the state, including an open round, atomically to a file.
+        """Write the state, including an open round but not an open question, atomically to a file.
 
         Raises:
           ConfigError: if the file cannot be written.
@@ -446,8 +445,8 @@ class Selector:
 
         Args:
           path: file written by :meth:`save`.
-          config: config of the selector, if at hand, because a file names objects such as models
-            but cannot hold them. Used only if it equals the config in the file.
+          config: config of the selector, required if it contains objects that a file cannot
+            describe, such as a model. Ignored unless it equals the config in the file.
 
         Raises:
           ConfigError: if the file is unreadable or damaged, or its custom policy is not imported.
@@ -475,7 +474,7 @@ class Selector:
         return selector
 
     def _restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Restore the state from a file's arrays, after a check of their shapes and dtypes."""
+        """Restore the state from a file's arrays; raise ConfigError if they do not fit."""
         self.round = int(arrays["round"])
         self.counts = arrays["counts"]
         self.queried = arrays["queried"]
@@ -498,7 +497,7 @@ class Selector:
             )
 
     def _present(self, available: Iterable[Client] | None) -> NDArray[np.bool_]:
-        """Return the mask of clients that can be chosen, bool [K]."""
+        """Return a mask of the clients that can be chosen, bool [K]."""
         present = np.full(self.config.num_clients, available is None)
         if available is not None:
             present[[self._number_of("available", client) for client in available]] = True
@@ -522,7 +521,7 @@ class Selector:
         return self._number[client]
 
     def _by_number(self, name: str, values: Any, known: Collection[int], what: str) -> Any:
-        """Return values by client number; raise ConfigError for a client outside ``known``."""
+        """Return ``values`` by client number; raise ConfigError for a client outside ``known``."""
         by_number = {}
         for client in values:
             number = self._number_of(name, client)
@@ -539,7 +538,7 @@ class Selector:
         clients: NDArray[np.int32],
         asked: NDArray[np.bool_],
     ) -> Answer:
-        """Return the answers that the policy receives for its slots ``clients`` [d]."""
+        """Arrange the answers ``told`` in the order of the slots' ``clients`` [d]."""
         loss = np.ones(len(clients), np.float32)
         features = np.ones((len(clients), self.config.latency.num_features), np.float32)
         reported = np.ones(len(clients), bool)
@@ -562,7 +561,7 @@ class Selector:
     def _finite(
         self, name: str, client: int, given: ArrayLike, shape: tuple[int, ...] | None = None
     ) -> NDArray[np.float32]:
-        """Return values as finite float32 of a shape (default: the shape of an update)."""
+        """Return finite values as float32 of the given shape (default: the shape of an update)."""
         values = float32(given)
         shape = (self.num_parameters,) if shape is None else shape
         if values.shape != shape or not np.isfinite(values).all():
@@ -592,7 +591,7 @@ class Selector:
 
 
 def _compiled(policy: Policy) -> Policy:
-    """Return the policy with its functions under ``jax.jit``."""
+    """Return the policy with jitted functions."""
     query = policy.query
     if query is not None:
         query = query._replace(ask=jax.jit(query.ask), receive=jax.jit(query.receive))
@@ -607,7 +606,7 @@ def _compiled(policy: Policy) -> Policy:
 def _from_data(
     config: SimConfig, data: Dataset | None, streams: keys.Streams
 ) -> tuple[Partition, int, Any]:
-    """Return the data's partition, the entries of an update, and the loaded data."""
+    """Return (partition of the data, number of entries in an update, loaded data)."""
     try:
         config, loaded_data = prepare(config, data)
     except ConfigError as error:
@@ -631,7 +630,7 @@ def _checked_ids(ids: Sequence[Client], num_clients: int) -> tuple[Client, ...]:
 
 
 def _of_each(name: str, values: ArrayLike | None, num_clients: int) -> NDArray[np.float32]:
-    """Return one positive number per client, float [K] (default: 1)."""
+    """Return ``values`` as float32 [K] (default: 1); raise ConfigError unless all are positive."""
     each = np.ones(num_clients, np.float32) if values is None else float32(values)
     if each.shape != (num_clients,) or not (np.isfinite(each) & (each > 0)).all():
         raise ConfigError(

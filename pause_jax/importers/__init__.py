@@ -1,1 +1,1 @@
-"""Importers that convert public files of other projects, one module per source."""
+"""Importers of public data files from other projects, one module per source."""

@@ -1,4 +1,4 @@
-"""Importer of FedScale's device capacities and behaviour traces, two pickle files.
+"""Importer of FedScale's device capacities and behaviour traces (two pickle files).
 
 Format: ``benchmark/dataset/data/device_info/README.md`` and
 ``fedscale/cloud/internal/client_metadata.py`` of github.com/SymbioticLab/FedScale (Apache-2.0).
@@ -29,23 +29,23 @@ from pause_jax.importers.request import (
 )
 from pause_jax.importers.tables import PER_CLIENT
 
-# Approximate bytes of an interval in a table.
+# Approximate memory of one interval of a table, in bytes.
 _LINE = 200
-# Intervals of a client and the period after which they repeat, in seconds.
+# A client's intervals, and the period after which they repeat, in seconds.
 _Trace = tuple[list[tuple[float, float]], float]
 _CAPACITY, _BEHAVIOUR = {"computation", "communication"}, {"active", "inactive", "finish_time"}
-# A gradient takes three times an inference (`augmentation_factor` of FedScale's simulator).
+# A gradient takes three times as long as an inference (FedScale's `augmentation_factor`).
 _GRADIENT = 3.0
 
 
 def read(request: Request) -> Imported:
     """Read devices (``client_device_capacity``), intervals (``client_behave_trace``), or both.
 
-    With both files, client p of the first has trace p of the second, modulo the number of traces
-    with an interval.
+    With both files, client p has trace p modulo the number of traces. Traces without an interval
+    are left out.
 
     Raises:
-      ConfigError: if a file has neither format, or is damaged.
+      ConfigError: if a file has neither format or is damaged.
     """
     capacity: dict[Any, Any] = {}
     traces: list[_Trace] = []
@@ -101,9 +101,9 @@ def _trace(entry: Any) -> _Trace:
 
 
 def _intervals(request: Request, traces: Sequence[_Trace]) -> tuple[Rows, str]:
-    """Return the table of intervals, and a sentence that states its period.
+    """Return the table of intervals, and a note that states its period.
 
-    The period is the longest of all traces. Shorter traces repeat, as in FedScale's simulator.
+    The longest trace defines the period. Shorter traces repeat, as in FedScale's simulator.
     """
     period = max(repeats for _, repeats in traces)
     size = sum(_LINE * len(pairs) * (period / repeats) for pairs, repeats in traces)
@@ -121,7 +121,7 @@ def _intervals(request: Request, traces: Sequence[_Trace]) -> tuple[Rows, str]:
 
 
 def _number(value: Any, above: float = -math.inf) -> float:
-    """Return a finite number > ``above``; raise ValueError otherwise, also for booleans."""
+    """Return ``value`` as a float; raise ValueError unless it is a finite number > ``above``."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError
     if not (math.isfinite(value) and value > above):
@@ -130,24 +130,24 @@ def _number(value: Any, above: float = -math.inf) -> float:
 
 
 class _NumbersOnly(pickle.Unpickler):
-    """Unpickler of containers, strings and numbers, which a pickle stores without class names."""
+    """Unpickler that rejects names, which containers, strings and numbers do not need."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"it names {module}.{name}")
 
 
 def _pickle_of(path: pathlib.Path) -> Any:
-    """Return the lists, tuples, dictionaries, sets, strings and numbers of a pickle file.
+    """Load a pickle file of lists, tuples, dictionaries, sets, strings and numbers.
 
-    Unpickling may call every class or function that a file names, so all names are rejected,
-    including those of NumPy arrays.
+    Unpickling may call any class or function that the file names, so every name is rejected, even
+    the names that a NumPy array requires.
 
     Raises:
-      ConfigError: if the file contains a name, or is damaged.
+      ConfigError: if the file names a class or function, or is damaged.
     """
     content = content_of("FILE", str(path))
     try:
-        # An unpickler allocates a memo as large as the highest object number in the pickle.
+        # The unpickler allocates a memo as large as the highest object number in the file.
         for op, number, _ in pickletools.genops(content):
             if "PUT" in op.name and (number or 0) > len(content):
                 raise ValueError("it numbers an object beyond its size")

@@ -19,7 +19,7 @@ from pause_jax.base.struct import ConfigError
 from pause_jax.importers.request import Imported, Request, refuse
 from pause_jax.importers.samples import Samples, imported
 
-# Usual column names of inputs, targets and clients; --columns overrides them.
+# Usual names of the columns of inputs, targets and client ids. --columns overrides them.
 _USUAL = {
     "x": ("image", "img", "x", "features"),
     "y": ("label", "labels", "character", "y"),
@@ -30,10 +30,10 @@ _USUAL = {
 def read(request: Request) -> Imported:
     """Read the samples of each client from a folder written by ``save_to_disk``.
 
-    The split ``train`` is the training set, and ``test`` is the test set.
+    The split ``train`` becomes the training set, and the split ``test``, if any, the test set.
 
     Raises:
-      ConfigError: if the package, the folder, the split ``train`` or a column is missing.
+      ConfigError: if ``datasets``, the folder, the split ``train`` or a column is missing.
     """
     try:
         import datasets
@@ -57,11 +57,11 @@ def read(request: Request) -> Imported:
 def partitioned(
     partitioner: Any, columns: Mapping[str, str] | None = None
 ) -> dict[str, NDArray[Any]]:
-    """Return arrays ``x``, ``y``, ``clients`` of a partitioner, for ``Dataset.of``.
+    """Return the arrays ``x``, ``y`` and ``clients`` of a partitioner, for ``Dataset.of``.
 
     Args:
-      partitioner: partitioner of Flower Datasets with its ``dataset``; client k has partition k.
-      columns: column names of ``x`` and ``y``, if not the usual ones.
+      partitioner: Flower Datasets partitioner with ``dataset`` set; partition k is client k.
+      columns: names of the columns for ``x`` and ``y``, if they are not the usual names.
 
     Returns:
       Inputs [N, ...], targets [N, ...] and client ids, str [N].
@@ -83,7 +83,7 @@ def _samples(request: Request, path: pathlib.Path, part: Any) -> Samples:
     owners = np.asarray(part[client][:]).astype(str)
     kept = request.kept(set(owners.tolist()))
     places = np.flatnonzero(np.isin(owners, list(kept)))
-    # Read all clients at once, then split the arrays by client.
+    # A single read for all clients is faster than one read per client.
     chosen, owners = part.select(places), owners[places]
     inputs, targets = _array(path, chosen, x), _array(path, chosen, y)
     rows = pd.Series(owners).groupby(owners).indices
@@ -111,7 +111,7 @@ def _column(path: pathlib.Path, part: Any, name: str, columns: Mapping[str, str]
 def _array(path: pathlib.Path, part: Any, column: str) -> NDArray[Any]:
     """Return a column as a numeric array; grey images have shape [N, H, W, 1]."""
     feature = part.features[column]
-    # The values of a palette image are palette indices, not colours.
+    # The pixels of a palette image are palette indices instead of colours.
     rows = [
         np.asarray(row.convert("RGB") if getattr(row, "mode", "") in ("P", "PA") else row)
         for row in part[column][:]

@@ -1,4 +1,4 @@
-"""Importer of LEAF's JSON files by user: FEMNIST, Shakespeare and the synthetic data.
+"""Importer of LEAF's JSON files for FEMNIST, Shakespeare and the synthetic data.
 
 Format: ``data/*/README.md`` and ``data/*/preprocess/`` of github.com/TalwalkarLab/leaf
 (BSD-2-Clause).
@@ -18,7 +18,7 @@ from pause_jax.base.spelling import one_line
 from pause_jax.importers.request import Imported, Request, parsed, refuse
 from pause_jax.importers.samples import Samples, imported, pixels
 
-# Tokens: printable ASCII is 1 to 95, and any other character is 0.
+# Printable ASCII characters become the tokens 1 to 95, and all other characters become 0.
 _FIRST, _LAST = ord(" "), ord("~")
 
 
@@ -36,11 +36,11 @@ class _Users(msgspec.Struct):
 def read(request: Request) -> Imported:
     """Read the samples of each user from JSON files or folders of JSON files.
 
-    A folder may contain the folders ``train`` and ``test``. Pixels become uint8 images, and
-    characters become tokens.
+    A folder may contain the subfolders ``train`` and ``test``. Grey levels become uint8 images, and
+    characters become int32 tokens.
 
     Raises:
-      ConfigError: if a file is not in LEAF's format, or is damaged.
+      ConfigError: if a file is missing, damaged or not in LEAF's format.
     """
     paths, test_paths = _files(request.paths)
     return imported(paths[0], _users(request, paths), _users(request, test_paths))
@@ -93,16 +93,16 @@ def _samples(user: _User) -> tuple[NDArray[Any], NDArray[Any]]:
     x, y = user.x, user.y
     if len(x) != len(y):
         raise ValueError
-    # CelebA, which is not supported, has file names as x and numbers as y.
+    # This rejects CelebA, where x contains file names and y contains numbers.
     if y and isinstance(x[0], str) != isinstance(y[0], str):
         raise ValueError
     targets = _array(y)
-    # The label of a string is the character that follows it.
+    # The label of a text is the character that follows it.
     return _array(x), targets[:, 0] if y and isinstance(y[0], str) else targets
 
 
 def _array(values: list[Any]) -> NDArray[Any]:
-    """Convert values to numbers, or strings to tokens [n, length]."""
+    """Return numbers as an array (images if possible), or strings as int32 tokens [n, length]."""
     if values and isinstance(values[0], str):
         codes = np.asarray([[ord(letter) for letter in text] for text in values], np.int32)
         printable = (codes >= _FIRST) & (codes <= _LAST)

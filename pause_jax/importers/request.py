@@ -1,4 +1,4 @@
-"""Request and result of an import, and checks shared by all importers."""
+"""Arguments and result of an import, and functions that all importers share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pause_jax.learning import Files
 T = TypeVar("T")
 Rows = Iterable[Iterable[Any]]
 DEVICES, FLEET, INTERVALS, DATA = "devices.csv", "fleet.csv", "intervals.csv", "clients.npz"
-# Exceptions raised by an entry of unexpected form.
+# Exceptions that parsing a malformed entry may raise.
 WRONG = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
@@ -29,11 +29,11 @@ class Request(NamedTuple):
     """Arguments of an import.
 
     Attributes:
-      paths: files as downloaded.
-      clients: maximum number of clients, drawn with ``seed``; None for all.
-      seed: seed of the draw of clients.
-      ids: new client ids; empty for 0, 1, ... A file with ids must leave them empty.
-      columns: the library's column name -> the file's column name.
+      paths: paths of the downloaded files.
+      clients: maximum number of clients, drawn at random; None for all clients.
+      seed: seed of the random draw of clients.
+      ids: client ids to assign; empty for 0, 1, ... or if the file contains client ids.
+      columns: column names of the file, keyed by the library's column names.
     """
 
     paths: tuple[pathlib.Path, ...]
@@ -44,13 +44,13 @@ class Request(NamedTuple):
 
     @property
     def path(self) -> pathlib.Path:
-        """Only file of the request; raises ConfigError if the request has several files."""
+        """Path of the only file; raises ConfigError if the request has several files."""
         if len(self.paths) > 1:
             refuse(self.paths[1], "must be imported by itself, into a folder of its own")
         return self.paths[0]
 
     def places(self, known: int) -> NDArray[np.int64]:
-        """Return the positions of the clients to keep, in the order of the file.
+        """Return the positions [n] of the clients to keep, in the order of the file.
 
         Args:
           known: number of clients in the file.
@@ -68,7 +68,7 @@ class Request(NamedTuple):
         return np.sort(np.random.default_rng(self.seed).choice(known, number, replace=False))
 
     def kept(self, users: Collection[str]) -> set[str]:
-        """Return the users with the smallest hashes, because files are read one after another.
+        """Return up to ``clients`` users, chosen by hash because files are read one after another.
 
         Raises:
           ConfigError: if the request has ``ids``.
@@ -86,9 +86,9 @@ class Imported(NamedTuple):
     """Result of an import.
 
     Attributes:
-      tables: rows of each CSV file, header first, by file name.
-      arrays: arrays of ``clients.npz``; empty if it is not written.
-      notes: notes for the user, full sentences.
+      tables: rows of each CSV file, header first, keyed by file name.
+      arrays: arrays of ``clients.npz``; empty if the import does not write this file.
+      notes: notes for the user, in full sentences.
     """
 
     tables: dict[str, Rows]
@@ -96,10 +96,10 @@ class Imported(NamedTuple):
     notes: tuple[str, ...] = ()
 
     def write(self, folder: pathlib.Path) -> list[pathlib.Path]:
-        """Write all files into a folder, create it if necessary, and return the files' paths.
+        """Write all files to a folder, which is created if missing, and return their paths.
 
         Raises:
-          ConfigError: if a file exists, or cannot be written.
+          ConfigError: if a file already exists or cannot be written.
         """
         paths = [folder / name for name in (*self.tables, *([DATA] if self.arrays else []))]
         for path in paths:
@@ -122,7 +122,7 @@ def ids_of(path: str) -> tuple[str, ...]:
     """Return the client ids of a file ``clients.npz``, or of a folder with one file per client.
 
     Raises:
-      ConfigError: if the data cannot be read, or has no client ids.
+      ConfigError: if the data cannot be read or have no client ids.
     """
     ids = Files(path=path).load().client_ids
     if not ids:
@@ -136,16 +136,16 @@ def parsed(
     parse: Callable[[Any], T],
     rule: str,
 ) -> Iterator[T]:
-    """Yield the parsed entries of a file; ``rule`` describes a valid entry.
+    """Yield the parsed entries of a file; ``rule`` states what a valid entry must be.
 
     Raises:
-      ConfigError: if ``parse`` cannot read an entry. The message gives ``rule`` and the entry.
+      ConfigError: if ``parse`` cannot read an entry. The message contains its name and ``rule``.
     """
     for name, entry in entries:
         try:
             yield parse(entry)
         except WRONG:
-            # Printing a nested object of a pickle could take forever.
+            # Formatting a deeply nested object from a pickle could take forever.
             where = shown(name) if isinstance(name, str | int) else "an entry"
             refuse(path, f"{where}: {rule}")
 

@@ -12,15 +12,15 @@ from pause_jax.base.checks import float32
 from pause_jax.base.client_ids import client_id
 from pause_jax.importers.request import Imported, refuse
 
-# Inputs and targets of each client, [n, ...] and [n, ...].
+# Inputs [n, ...] and targets [n, ...] of each client.
 Samples = dict[str, tuple[NDArray[Any], NDArray[Any]]]
 
 
 def imported(path: pathlib.Path, train: Samples, test: Samples) -> Imported:
-    """Return arrays ``x``, ``y``, ``clients``, and with a test set also ``x_test``, ``y_test``.
+    """Build the result with arrays ``x``, ``y``, ``clients`` (and ``x_test``, ``y_test``, if any).
 
     Raises:
-      ConfigError: if a client's id or samples are invalid. The message names the client.
+      ConfigError: if there are no samples, or if the id or a sample of a client is invalid.
     """
     full = {client: part for client, part in train.items() if len(part[0])}
     if not full:

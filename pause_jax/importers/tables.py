@@ -1,4 +1,4 @@
-"""Importer of CSV files with devices, measured seconds or intervals in any columns."""
+"""Importer of CSV files with devices, measured latencies or intervals, under any column names."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from pause_jax.importers.request import (
 )
 from pause_jax.world.latency.network import COLUMNS, MOST_SPREAD
 
-# Columns of a device table with one line per client.
+# Columns of a device table that has one line per client.
 PER_CLIENT = tuple(word for word in COLUMNS if word != "share")
-# Mbit/s at which transfers take almost no time.
+# Network speed, in Mbit/s, at which transfers take almost no time.
 NO_NETWORK = 1e6
-# Seconds per sample of the device with the median score: the median of the bundled phones.
+# Seconds per sample for the median score, equal to the median of the bundled phones.
 MEDIAN_SECONDS = 0.17
-# Columns in other units: name of the standard column, and conversion factor.
+# Standard column and conversion factor of each column in a different unit.
 _UNITS = {
     "ms": ("seconds", 1e-3),
     "sample_ms": ("sample_seconds", 1e-3),
@@ -41,12 +41,12 @@ _KNOWN = (*COLUMNS, *_UNITS, "score", "client", "seconds", "round", "time", "sta
 
 
 def read(request: Request) -> Imported:
-    """Read devices, measured seconds or intervals from a CSV file, depending on its columns.
+    """Read devices, measured latencies or intervals from a CSV file, depending on its columns.
 
-    Seconds and intervals are copied as text, because the models that read them validate them.
+    Latencies and intervals are copied as text. The models that read the output validate them.
 
     Raises:
-      ConfigError: if a column is unknown or missing, or a device has invalid numbers.
+      ConfigError: if a column is unknown or missing, or if a device has an invalid number.
     """
     path = request.path
     for ours in request.columns:
@@ -95,7 +95,7 @@ def _table(path: pathlib.Path) -> pd.DataFrame:
 
 def _devices(request: Request, table: pd.DataFrame, texts: pd.DataFrame) -> Imported:
     if "score" in table:
-        # Keep the first word and drop thousands separators. A decimal comma stays and is rejected.
+        # Keep the first word without thousands separators. A decimal comma remains and is rejected.
         first = table.score.str.extract(r"(\S*)", expand=False)
         table["score"] = first.str.replace(r",(?=\d{3}(?:\D|$))", "", regex=True)
     numbers = table.drop(columns="device", errors="ignore").apply(_numbers)

@@ -1,4 +1,4 @@
-"""Importer of TensorFlow Federated's EMNIST by writer, an SQLite file of ``tf.train.Example``.
+"""Importer of TensorFlow Federated's EMNIST, an SQLite file of ``tf.train.Example`` messages.
 
 Format: ``SqlClientData`` and ``emnist.load_data`` of tensorflow.org/federated (Apache-2.0).
 tensorflow-datasets (the extra ``data``) parses the messages without TensorFlow.
@@ -25,10 +25,10 @@ _QUERY = (
 
 
 def read(request: Request) -> Imported:
-    """Read the images of each writer, with the split ``test`` as the test set.
+    """Read the images and labels of each writer; the split ``test`` becomes the test set.
 
     Raises:
-      ConfigError: if the package is missing, or the file has a different format or is damaged.
+      ConfigError: if tensorflow-datasets is missing, or if the file is damaged or not EMNIST.
     """
     if importlib.util.find_spec("tensorflow_datasets") is None:
         raise ConfigError("tff: needs tensorflow-datasets, pip install 'pause_jax[data]'.")

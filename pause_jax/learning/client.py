@@ -1,4 +1,4 @@
-"""Client side of learning: local training from the global model."""
+"""Local training of a client, starting from the global model."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ if TYPE_CHECKING:
 
 
 class LocalTraining(NamedTuple):
-    """Settings of local training that all clients share."""
+    """Settings of local training, shared by all clients."""
 
     network: Network
     task: Task
     optimizer: optax.GradientTransformation
     dataset: Dataset  # all samples, on the device
-    batch_size: int  # B, samples per step
-    max_samples: int  # maximum samples per client and round (static)
-    equal_steps: int | None  # steps per client if equal for all clients (static), else None
-    noisy_inputs: bool  # whether clients see noisy inputs (data quality below 1; static)
+    batch_size: int  # B, number of samples per local step
+    max_samples: int  # maximum number of samples per client and round (static)
+    equal_steps: int | None  # local steps per round if equal for all clients (static), else None
+    noisy_inputs: bool  # whether inputs are noisy (data quality below 1; static)
     proximal: Array | float | None = None  # FedProx's mu, a scalar; None for no proximal term
 
 
 class Slot(NamedTuple):
-    """Training inputs of one slot of the cohort, or of all slots with leaves [m, ...]."""
+    """Inputs to the training of one cohort slot, or of all m slots if leaves are [m, ...]."""
 
     client: Int[Array, "*m"]  # client number
-    bits: UInt32[Array, "*m bits"]  # 1 + max_samples random words for the sample order
+    bits: UInt32[Array, "*m bits"]  # 1 + max_samples random words that determine the sample order
     dropout: Key[Array, "*m"] | None  # dropout key; None if the model draws no random numbers
     opt_state: Any  # the client's optimiser state
 
 
 class LocalLoss(NamedTuple):
-    """Training losses of a client, at the local weights before each step."""
+    """Training losses of a client, computed at the local weights before each step."""
 
     mean: Float[Array, ""]  # mini-batch loss, averaged over the steps
-    square: Float[Array, ""]  # squared sample loss, averaged over the samples used
+    square: Float[Array, ""]  # squared loss per sample, averaged over the samples used
 
 
 def local_steps(training: LocalTraining, size: Array) -> Array | int:
@@ -65,12 +65,12 @@ def train_locally(
     input_key: Array,
     bound: Array | int | None = None,
 ) -> tuple[Variables, optax.OptState, LocalLoss]:
-    """Train one client for one pass over its data in a new random order.
+    """Train one client for one pass over its data (at most ``max_samples``) in random order.
 
-    Clients trained side by side all run ``bound`` steps, at least as many as this client needs.
-    Its surplus steps change nothing. ``input_key`` draws the noise of low-quality inputs, which is
-    the same in every round. Returns the update h_k = local - global of every collection, the
-    optimiser state and the losses.
+    ``bound``, if not None, is the number of steps that all clients trained side by side run. Steps
+    beyond this client's last step change nothing. ``input_key`` draws the noise in low-quality
+    inputs, which is the same in every round. Returns the update h_k = local - global of every
+    collection, the optimiser state and the losses.
     """
     batch = training.batch_size
     size = partition.size[slot.client]
@@ -109,15 +109,15 @@ def train_locally(
 def visiting_order(
     training: LocalTraining, partition: Partition, client: Array, bits: Array
 ) -> Array:
-    """Return the samples of a client's pass in random order, padded to whole batches.
+    """Return a client's sample numbers for one pass in random order, padded to whole batches.
 
-    A client with more than ``max_samples`` samples uses a cyclic window of its data that starts at
-    a random position. ``bits`` is as in :class:`Slot`. Returns int [n], where n is ``max_samples``
-    rounded up to a multiple of the batch size.
+    If the client has more than ``max_samples`` samples, the pass covers a cyclic window of them
+    that starts at a random position. ``bits`` is as in :class:`Slot`. Returns int [n], where n is
+    ``max_samples`` rounded up to a multiple of the batch size.
     """
     size = partition.size[client]
     window = draws.below(bits[0], size)
-    # Positions beyond the client's size sort last.
+    # Positions beyond the client's last sample sort last.
     is_sample = jnp.arange(training.max_samples) < size
     bits = jnp.where(is_sample, bits[1:] >> 1, jnp.uint32(2**32 - 1))
     shuffled = jnp.pad(jnp.argsort(bits), (0, -training.max_samples % training.batch_size))
@@ -134,7 +134,7 @@ def _descend(
     key: Array | None,
     center: Variables,
 ) -> tuple[Variables, optax.OptState, Array, Array]:
-    """Take one optimiser step on a mini-batch; rows with ``weight`` 0 are padding.
+    """Take one optimiser step on a mini-batch, in which rows with ``weight`` 0 are padding.
 
     The proximal term pulls towards ``center``, the trained part of the global model. The returned
     losses (mean, sum of squares) exclude the proximal term.
@@ -164,11 +164,11 @@ def _descend(
 def client_inputs(
     training: LocalTraining, rows: Array, quality: Array, input_key: Array
 ) -> tuple[Array, Array]:
-    """Return inputs and targets of the samples ``rows`` as their client sees them."""
+    """Return inputs, with noise according to the data quality, and targets of samples ``rows``."""
     data = training.dataset
     x, y = data.to_input(data.x_train[rows]), data.y_train[rows]
     if training.noisy_inputs:
-        # Sensor noise, fixed per sample: std is (1 - q) / 4 of the input range.
+        # Sensor noise with a std of (1 - q) / 4 times the input range, the same in every round.
         noise = draws.normal_from(draws.bits_of(input_key, rows, data.sample.size)).reshape(x.shape)
         input_range = 2.0 if data.pixel_max else 1.0
         x += noise * input_range * (1 - quality) / 4

@@ -1,4 +1,4 @@
-"""Training of a cohort: clients side by side in batches that fit in memory, across devices."""
+"""Training of a cohort in batches of clients that fit in memory, on one or more devices."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from pause_jax.base.memory import tree_bytes
 from pause_jax.learning.client import LocalTraining
 from pause_jax.learning.learner import Variables, trained_part
 
-# Maximum bytes of all clients trained side by side. A CPU is fastest while training stays in the
-# cache. On accelerators the limit bounds memory. Measured: docs/engineering_log.md.
+# Maximum memory in bytes for clients trained side by side. A CPU is fastest while training stays in
+# the cache. On accelerators, the limit bounds memory. docs/engineering_log.md has measurements.
 CPU_BYTES = 16 * 2**20
 ACCELERATOR_BYTES = 2**30
 
-# (slot, bound on its steps or None for the client's number of steps) -> result of the slot.
+# (slot, number of steps, or None for the client's own number) -> training result of the slot.
 Train = Callable[[Any, Array | None], Any]
 
 
 class Execution(NamedTuple):
-    """Execution options of a cohort's training, which change results by rounding only.
+    """Execution options for cohort training, which change results only by rounding errors.
 
     Attributes:
       client_batch: maximum number of clients trained side by side; 1 trains one after another.
-        None derives it from the memory of one client.
-      mesh: devices that share a cohort, with the single axis ``client``; None for one device.
+        None chooses the number from the memory that one client needs.
+      mesh: mesh with axis ``client`` of the devices that share a cohort; None for one device.
       precision: precision of matrix products in the clients' training, as in
         ``jax.default_matmul_precision``; None for the device's default. All other products use
         the precision ``highest``.
@@ -41,15 +41,15 @@ class Execution(NamedTuple):
 
 
 def clients_that_fit(client_bytes: int) -> int:
-    """Return the number of clients of ``client_bytes`` to train side by side, at least 1."""
+    """Return how many clients of ``client_bytes`` bytes each to train side by side, at least 1."""
     available = CPU_BYTES if jax.default_backend() == "cpu" else ACCELERATOR_BYTES
     return max(1, available // client_bytes)
 
 
 def training_bytes(training: LocalTraining, variables: Variables) -> int:
-    """Return the bytes that one client needs in training.
+    """Return the memory that one client needs in training, in bytes.
 
-    These are the model, the gradient, the optimiser state and the residuals that the layers store
+    This includes the model, the gradient, the optimiser state and the residuals that layers store
     for the backward pass of one batch.
     """
     batch = training.batch_size
@@ -72,10 +72,10 @@ def training_bytes(training: LocalTraining, variables: Variables) -> int:
 def map_clients(
     train: Train, slots: Any, steps: Array | None, batch: int, mesh: Mesh | None = None
 ) -> Any:
-    """Map ``train`` over the slots of the cohort and return leaves [m, ...].
+    """Map ``train`` over the slots of a cohort and return its results, leaves [m, ...].
 
-    Clients side by side step together, so a batch runs as many steps as its longest client.
-    ``steps`` is 0 for an empty slot, and None if all clients run the same number of steps.
+    Clients trained side by side step together, so a batch of clients runs the maximum of their
+    ``steps`` [m]. ``steps`` is 0 for empty slots, and None if all clients run equally many steps.
     """
 
     def train_all(work: tuple[Any, Array | None]) -> Any:
@@ -96,7 +96,7 @@ def _in_batches(train: Train, slots: Any, steps: Array | None, batch: int) -> An
         bound = None if steps is None else jnp.max(steps)
         return jax.vmap(train, in_axes=(0, None))(slots, bound)
 
-    # Batches of equal size share one program. The last batch is padded with the last slot.
+    # All batches have one size, to share a program. Copies of the last slot pad the last batch.
     num_batches = -(-num_slots // batch)
     if num_batches == 1:
         return side_by_side((slots, steps))
@@ -112,7 +112,7 @@ def _in_batches(train: Train, slots: Any, steps: Array | None, batch: int) -> An
 def _over_client_devices(
     mesh: Mesh, train_all: Callable[[Any], Any], slots: Any, steps: Array | None
 ) -> Any:
-    """Run ``train_all`` on equal shares of the slots, padded with copies of the last slot."""
+    """Run ``train_all`` on each device's share of the slots, padded with the last slot."""
     num_slots = jax.tree.leaves(slots)[0].shape[0]
     place = jnp.arange(-(-num_slots // mesh.size) * mesh.size)
     padded = jax.tree.map(lambda x: x[jnp.minimum(place, num_slots - 1)], (slots, steps))

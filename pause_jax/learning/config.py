@@ -1,4 +1,4 @@
-"""Config ``Learning`` of federated averaging, and the learner built from it."""
+"""The config ``Learning``, which builds the learner of federated averaging."""
 
 from __future__ import annotations
 
@@ -39,34 +39,33 @@ from pause_jax.learning.task import (
 if TYPE_CHECKING:
     import optax
 
-# Combinations of model, task and data shapes that passed the check.
+# Combinations of model, task and data shapes that passed ``Learning._check_task``.
 _FITTING: set[Any] = set()
 
 
 class Learning(Config):
-    """Config of federated learning: data, model, local training and federated averaging.
+    """Config of the data, the model, local training and federated averaging.
 
     Attributes:
       data: data set.
       partition: assignment of training samples to clients.
-      task: task of the model; None infers it from the targets (labels, numbers or tokens).
+      task: learning task; None infers it from the targets (labels, floats or tokens).
       model: model architecture.
-      optimizer: client optimiser (static), named as in optax (``adam``, ``sgd``, ...). In Python
-        also a function from the learning rate to a ``GradientTransformation``, or a
-        ``GradientTransformation`` with a fixed rate.
+      optimizer: client optimiser (static), an optax name (``adam``, ``sgd``, ...) or, in Python, a
+        ``GradientTransformation`` (fixed rate) or a function that returns one for a learning rate.
       learning_rate: learning rate of the clients in round 1.
-      schedule: learning-rate schedule over the rounds of the run.
-      batch_size: samples per local step.
-      max_steps: maximum local steps per round, within one pass over the client's data.
-      keep_optimizer_state: whether a client's optimiser state persists between its rounds (as in
-        the authors' code) or is reset in each round.
+      schedule: schedule of the clients' learning rate over the rounds.
+      batch_size: number of samples per local step.
+      max_steps: maximum number of local steps per round. A round is at most one pass over the data.
+      keep_optimizer_state: whether a client keeps its optimiser state until its next round (as in
+        the authors' code) or resets it in every round.
       proximal: mu of FedProx (Li et al., 2020), which adds ``mu / 2 |w - w_global|^2`` to the local
         loss; None for no proximal term.
       server: server optimiser.
-      stale_damping: beta of REFL's weights (Abdelmoniem et al., 2023, who use 0.35) for updates
-        that ``stale_updates="next"`` averages a round late; None keeps their weights.
-      validation: number of samples at the end of the test set that the server holds for policies
-        that value updates. They are excluded from the test scores.
+      stale_damping: beta in REFL's weights (Abdelmoniem et al., 2023, who use 0.35) for updates
+        averaged one round late under ``stale_updates="next"``; None keeps the original weights.
+      validation: number of samples at the end of the test set that are reserved for
+        ``server_loss``, which policies can read. Test metrics exclude them.
     """
 
     data: DataConfig = node(factory=Digits, of=DataConfig)
@@ -94,9 +93,9 @@ class Learning(Config):
             )
 
     def load(self, num_clients: int, data: Dataset | None = None) -> Dataset:
-        """Load the data set on the host and check it against clients, task and model.
+        """Load the data set and check that it fits the clients, the task and the model.
 
-        ``data`` replaces the data set of the config. ``num_clients`` is K.
+        ``data``, if not None, replaces the data set of the config. ``num_clients`` is K.
 
         Raises:
           ConfigError: if the data cannot be read, or does not fit the clients, task or model.
@@ -127,12 +126,12 @@ class Learning(Config):
     def build(
         self, data: Dataset | None, num_clients: int, execution: Execution | None = None
     ) -> Learner:
-        """Build the learner.
+        """Build the learner of federated averaging.
 
         Args:
           data: data set returned by :meth:`load`.
           num_clients: K.
-          execution: execution options of a cohort's training; chosen automatically by default.
+          execution: execution options for cohort training; by default ``Execution()``.
         """
         assert data is not None, "Learning.load gives the data that Learning.build needs"
         largest = self.partition.max_size(self.num_samples(data), num_clients)
@@ -163,13 +162,13 @@ class Learning(Config):
         )
 
     def client_optimizer(self, round: Array) -> optax.GradientTransformation:
-        """Return the client optimiser of round t >= 1; its state structure is always the same."""
+        """Return the client optimiser of round t >= 1. Its state structure never changes."""
         return made(self.optimizer, self.schedule.rate(self.learning_rate, round))
 
     def local_training(self, data: Dataset, largest: int) -> LocalTraining:
-        """Return the settings of local training for clients of at most ``largest`` samples.
+        """Return the settings of local training for clients with at most ``largest`` samples.
 
-        The optimiser has the learning rate of round 1.
+        The optimiser in these settings uses the learning rate of round 1.
         """
         max_samples = min(self.max_steps * self.batch_size, largest)
         task = self.task_for(data)
@@ -186,11 +185,11 @@ class Learning(Config):
         )
 
     def task_for(self, data: Dataset) -> Task:
-        """Return the configured task, or the one that the targets imply."""
+        """Return the configured task, or infer it from the targets if it is None."""
         return task_of(data) if self.task is None else self.task
 
     def _check_task(self, data: Dataset, whose: str) -> None:
-        """Validate data, task and model together; ``whose`` names the data in messages."""
+        """Validate data, task and model together. Error messages describe the data as ``whose``."""
         task, sample = self.task_for(data), data.sample
         task.check_data(data)
         wanted = shape_of_outputs(task, data)
@@ -208,7 +207,7 @@ class Learning(Config):
                 "model of tokens (gru, or a custom FlaxModel); x.astype(numpy.float32) for "
                 "features, numpy.uint8 for pixels."
             )
-        # Tracing a deep model takes tenths of a second, so each combination is traced only once.
+        # Tracing a deep model takes tenths of a second, so each combination is checked only once.
         question = (
             jax.tree.structure((self.model, task)),
             wanted,
@@ -244,10 +243,10 @@ class Learning(Config):
 
 
 def of_any_data(learning: Any) -> Any:
-    """Return the config without the identity of its data set.
+    """Return ``learning`` with a placeholder as data config.
 
-    Compiled programs do not depend on it, so data sets of equal shapes share programs. A subclass
-    is returned unchanged, because it may read the data config.
+    Compiled programs do not depend on the data config, so data sets of equal shapes share programs.
+    Subclasses of ``Learning``, which may read the data config, are returned unchanged.
     """
     if type(learning) is not Learning:
         return learning

@@ -3,7 +3,7 @@
 Inside ``scan`` and ``fori_loop``, XLA on CPUs computes the gradients of its convolution with plain
 loops. On any device, ``vmap`` over kernels turns a convolution into a slow grouped convolution.
 This module computes a convolution and its gradients as matrix products with the input patches.
-Where the patches would not fit in a CPU's cache, it uses XLA convolutions for all three.
+For shapes in which these products are slow or untested, it uses XLA convolutions instead.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-# Implementations: ``products`` uses matrix products, ``xla`` XLA's convolution and its gradients,
-# ``direct`` XLA's convolution with gradients that are XLA convolutions too. ``auto`` picks one.
+# ``products`` uses matrix products. ``xla`` uses XLA's convolution and its gradients. ``direct``
+# computes the result and each gradient with an XLA convolution. ``auto`` selects one of these.
 FORMS = ("auto", "products", "direct", "xla")
-# On a CPU ``auto`` is ``direct`` for at least PATCHES bytes of patches, at least CHANNELS input
-# channels and fewer than FEATURES output features. Measured: docs/engineering_log.md.
+# On a CPU, ``auto`` selects ``direct`` for patches of PATCHES bytes or more, CHANNELS or more input
+# channels and fewer than FEATURES output features. docs/engineering_log.md has the measurements.
 PATCHES, CHANNELS, FEATURES = 6 * 2**20, 16, 256
-# On a GPU ``auto`` is ``products`` up to this many bytes of patches, about twice the measured size.
+# Maximum patch size in bytes for ``products`` on a GPU, about twice the largest measured size.
 PATCHES_ON_GPU = 16 * 2**20
 
 _LAYOUT = ("NHWC", "HWIO", "NHWC")
@@ -31,8 +31,8 @@ _LAYOUT = ("NHWC", "HWIO", "NHWC")
 def convolve(form: str, x: Array, kernel: Array, stride: int = 1, padding: int = 0) -> Array:
     """Convolve images [B, H, W, C], zero-padded by ``padding``, with a kernel [kh, kw, C, O].
 
-    All ``FORMS`` agree up to rounding. ``products`` stores the patches for the gradient, kh kw
-    times the size of the input at stride 1.
+    All ``FORMS`` agree up to rounding. For the gradient, ``products`` stores the patches, which at
+    stride 1 are about kh * kw times as large as the input.
     """
     if form == "auto":
         form = best_form(x, kernel, stride, padding)
@@ -48,9 +48,9 @@ def convolve(form: str, x: Array, kernel: Array, stride: int = 1, padding: int =
 def best_form(x: Array, kernel: Array, stride: int, padding: int) -> str:
     """Return the form that ``auto`` selects for these shapes on the default backend.
 
-    A CPU uses ``direct`` where moving the large patches takes longer than the products. A GPU uses
-    ``products`` only for the measured shapes, because XLA in JAX 0.11.2 aborts on the products of a
-    ResNet-18. Other backends use ``xla``.
+    A CPU uses ``direct`` if moving large patches takes longer than the products, else ``products``.
+    A GPU uses ``products`` only for shapes close to the measured ones, because XLA in JAX 0.11.2
+    aborts on the products of a ResNet-18. All other cases use ``xla``.
     """
     height, width, channels, features = kernel.shape
     rows = (x.shape[1] + 2 * padding - height) // stride + 1
@@ -64,22 +64,22 @@ def best_form(x: Array, kernel: Array, stride: int, padding: int) -> str:
 
 
 def stored(make: Callable[[Array], Array], x: Array) -> Array:
-    """Return ``make(x)`` of a pure function, computed once for all consumers on a CPU.
+    """Return ``make(x)``, which a CPU computes only once for all consumers. ``make`` must be pure.
 
-    XLA recomputes cheap values inside each consumer. For a sum of nine arrays with five consumers
-    this takes half the time of a network's step. XLA does not recompute the result of a ``cond``.
-    An optimization barrier is removed before fusion and does not help.
+    XLA recomputes cheap values inside each consumer. For a sum of nine arrays with five consumers,
+    this takes half the time of a training step. XLA does not recompute the result of a ``cond``. An
+    optimization barrier does not help, because XLA removes it before fusion.
     """
     if jax.default_backend() != "cpu":
         return make(x)
     like = jax.eval_shape(make, x)
-    always = lax.optimization_barrier(jnp.array(True))  # else XLA removes the cond
+    always = lax.optimization_barrier(jnp.array(True))  # without it, XLA removes the cond
     return lax.cond(always, make, lambda _: jnp.zeros(like.shape, like.dtype), x)
 
 
 @jax.custom_vjp
 def gradient_stored(x: Array) -> Array:
-    """Return x, with a gradient that is computed once for all consumers (see ``stored``)."""
+    """Return ``x``, with a gradient that a CPU computes only once for all consumers."""
     return x
 
 
@@ -87,7 +87,7 @@ gradient_stored.defvjp(lambda x: (x, None), lambda _, d: (stored(lambda d: d, d)
 
 
 def _places(x: Array, height: int, width: int, stride: int) -> list[Array]:
-    """Return the pixels under each tap of a sliding window, taps in row-major order."""
+    """Return the pixels under each tap of a sliding window, with taps in row-major order."""
     rows = (x.shape[1] - height) // stride + 1
     columns = (x.shape[2] - width) // stride + 1
     return [
@@ -105,7 +105,7 @@ def _products_forward(
 ) -> tuple[Array, tuple[Array, Array, Array]]:
     height, width, channels, features = kernel.shape
     taps = _places(stored(lambda x: x, x), height, width, stride)
-    # A product over 27 values (3x3 taps of a colour image) is slower than one over 28.
+    # A matrix product with inner dimension 27 (3x3 taps, 3 colours) is slower than one with 28.
     spare = -height * width * channels % 4
     taps.append(jnp.zeros((*taps[0].shape[:-1], spare), x.dtype))
     patches = jnp.concatenate(taps, axis=-1)
@@ -122,13 +122,13 @@ def _products_backward(
     rows, kernel, empty = residuals
     height, width, channels, features = kernel.shape
     d = dy.reshape(-1, features)
-    # Without the barrier XLA folds the transposes into the products, which then run slower.
+    # Without the barrier, XLA folds the transposes into the products, which then run slower.
     rows_t, kernel_t = lax.optimization_barrier((rows.T, kernel.reshape(-1, features).T))
     d_kernel = (rows_t @ d)[: height * width * channels].reshape(kernel.shape)
     d_patches = (d @ kernel_t).reshape(*dy.shape[:3], height, width, channels)
 
     def place(d_patches: Array, *tap: int) -> Array:
-        """Place the gradient of one tap at its input pixels."""
+        """Pad the gradient of one tap with zeros to the size of the input."""
         edges = [
             (low, size - ((count - 1) * stride + 1) - low, stride - 1)
             for low, size, count in zip(tap, empty.shape[1:3], dy.shape[1:3], strict=True)
@@ -136,7 +136,7 @@ def _products_backward(
         d = d_patches[:, :, :, tap[0], tap[1]]
         return lax.pad(d, jnp.zeros((), dy.dtype), [(0, 0, 0), *edges, (0, 0, 0)])
 
-    # XLA fuses a sum of padded arrays into one loop over the input, unlike scattered additions.
+    # XLA fuses a sum of padded arrays into one loop over the input, unlike scatter-adds.
     def total(d_patches: Array) -> Array:
         taps = [place(d_patches, i, j) for i in range(height) for j in range(width)]
         return functools.reduce(jnp.add, taps)
@@ -148,7 +148,7 @@ _products.defvjp(_products_forward, _products_backward)
 
 
 def _one_by_one(x: Array, kernel: Array, **options: Any) -> Array:
-    """Convolve with XLA, and loop under ``vmap`` because a grouped convolution is slow."""
+    """Convolve with XLA. Under ``vmap``, use a loop, because a grouped convolution is slow."""
     convolution = functools.partial(lax.conv_general_dilated, dimension_numbers=_LAYOUT, **options)
     result: Array = jax.custom_batching.sequential_vmap(convolution)(x, kernel)
     return result
@@ -170,8 +170,8 @@ def _direct_backward(
     stride: int, padding: int, residuals: tuple[Array, Array], dy: Array
 ) -> tuple[Array, Array]:
     x, kernel = residuals
-    dy = stored(lambda dy: dy, dy)  # else both convolutions below recompute it
-    # Trailing rows and columns of the padded image that no window reaches.
+    dy = stored(lambda dy: dy, dy)  # otherwise both convolutions recompute it
+    # Number of trailing rows and columns of the padded image that no window covers.
     spare = [
         n + 2 * padding - (m - 1) * stride - k
         for n, k, m in zip(x.shape[1:3], kernel.shape[:2], dy.shape[1:3], strict=True)
@@ -187,7 +187,7 @@ def _direct_backward(
         ],
         lhs_dilation=(stride, stride),
     )
-    # The kernel gradient convolves the input with dy. Channels act as batch, samples as channels.
+    # The kernel gradient convolves x with dy. Channels act as the batch, and samples as channels.
     d_kernel = _one_by_one(
         x.transpose(3, 1, 2, 0),
         dy.transpose(1, 2, 0, 3),
@@ -205,8 +205,8 @@ _direct.defvjp(_direct_forward, _direct_backward)
 def max_pool(x: Array) -> Array:
     """Return the maximum of each 2x2 window of images, like ``nn.max_pool(x, (2, 2), (2, 2))``.
 
-    The gradient goes to the first maximum of a window, as in XLA and PyTorch. An odd last row or
-    column is dropped.
+    The gradient goes to the first maximum of a window, as in XLA and PyTorch. If the number of rows
+    or columns is odd, the last one is dropped.
     """
     return _pool(x)[0]
 
@@ -223,7 +223,7 @@ def _pool(x: Array) -> tuple[Array, tuple[Array, Array]]:
 def _unpool(residuals: tuple[Array, Array], dy: Array) -> tuple[Array]:
     first, empty = residuals
     batch, height, width, channels = dy.shape
-    # Lay out a window's columns as channels and stack its rows. XLA does not fuse these
+    # Store the columns of a window as channels, and stack its rows. XLA does not fuse these
     # concatenations and therefore does not recompute dy for every position.
     first = jnp.concatenate([first, first], axis=-1)
     dy = jnp.concatenate([dy, dy], axis=-1)

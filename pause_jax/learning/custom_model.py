@@ -1,4 +1,4 @@
-"""Config of models from custom Flax modules (``linen`` or ``nnx``)."""
+"""Model config for custom Flax modules (``linen`` or ``nnx``)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from pause_jax.learning.models import Model, Network, linen_network
 if TYPE_CHECKING:
     from flax import nnx
 
-# Collection of an nnx module's variables other than ``nnx.Param`` and random-number state.
+# Name of the collection of nnx variables other than ``nnx.Param`` and random-number state.
 OTHERS = "others"
 
 
 class _Unhashable:
-    """Wrapper that hashes an unhashable module (one with lists, for example) by identity."""
+    """Wrapper that hashes an unhashable module, such as one with list attributes, by identity."""
 
     def __init__(self, value: Any):
         self.value = value
@@ -42,16 +42,16 @@ class _Unhashable:
 
 
 class FlaxModel(Model):
-    """Model from a custom ``flax.linen`` or ``flax.nnx`` module, created by :meth:`of`.
+    """Model config for a custom ``flax.linen`` or ``flax.nnx`` module, created by :meth:`of`.
 
-    Every parameter goes through the privacy mechanism. Other variables, such as running
-    statistics, leave the clients without clipping or noise, and the result lists them. Dropout
-    works. A ``__call__`` that takes ``mask`` [B] receives False for padding rows of a batch.
+    Updates of parameters go through the privacy mechanism. Updates of other variables, such as
+    running statistics, are sent without clipping or noise and listed in the result. Dropout is
+    supported. A ``mask`` argument of ``__call__`` is bool [B], False for padding rows of a batch.
 
     Attributes:
-      source: linen module, class or function that makes a module, or, as in a config file, the
-        string "package.module:name" of a loaded linen module or module class (static).
-      arguments: pairs of name and value, the arguments of a class or function (static).
+      source: linen module, or class or function that returns a module, or the string
+        "package.module:name" of an imported linen module or of a module class (static).
+      arguments: keyword arguments of the class or function, as (name, value) pairs (static).
     """
 
     name: ClassVar[str] = "flax"
@@ -66,13 +66,13 @@ class FlaxModel(Model):
         """Create a model config from a Flax module.
 
         Args:
-          module: linen module, or a class or function that makes a linen or nnx module. A maker of
-            an nnx module must take ``rngs``.
-          arguments: further arguments of the class or function.
+          module: linen module, or a class or function that returns a linen or nnx module. For an
+            nnx module, it must take ``rngs``.
+          arguments: other keyword arguments of the class or function.
 
         Raises:
-          ConfigError: if ``module`` is of a different kind, or if the arguments do not fit it or
-            are unhashable.
+          ConfigError: if ``module`` is none of these, or if the class or function rejects the
+            arguments, or if they are unhashable.
 
         Examples:
           >>> from flax import linen
@@ -155,8 +155,8 @@ class FlaxModel(Model):
 
 
 def _classes(*libraries: str) -> tuple[type, ...]:
-    """Return the ``Module`` class of each library that is already imported."""
-    # A user's module implies that its library is loaded, so nothing is imported for the check.
+    """Return the class ``Module`` of each of these libraries that is already imported."""
+    # A user's module exists only if its library is imported, so the check imports nothing.
     loaded = [sys.modules[name] for name in libraries if name in sys.modules]
     return tuple(library.Module for library in loaded)
 
@@ -166,7 +166,7 @@ def _is_linen_module(value: Any) -> bool:
 
 
 def _is_module(value: Any) -> bool:
-    """Return whether ``value`` is a linen or nnx module, or a class of such modules."""
+    """Return whether ``value`` is a linen or nnx module or module class."""
     return issubclass(
         value if isinstance(value, type) else type(value), _classes("flax.linen", "flax.nnx")
     )
@@ -175,19 +175,19 @@ def _is_module(value: Any) -> bool:
 def _takes_rngs(maker: Any) -> bool:
     while isinstance(maker, functools.partial):
         maker = maker.func
-    # ``inspect.signature`` of an nnx class shows its metaclass, which accepts any arguments.
+    # ``inspect.signature`` of an nnx class reads the metaclass, which accepts any arguments.
     called = vars(maker).get("__init__", maker) if isinstance(maker, type) else maker
     return "rngs" in inspect.signature(called).parameters
 
 
 def nnx_network(make: Callable[[nnx.Rngs], nnx.Module]) -> Network:
-    """Return the network of the ``flax.nnx`` module that ``make`` creates from ``nnx.Rngs``.
+    """Return the functions of the ``flax.nnx`` module that ``make`` creates from ``nnx.Rngs``.
 
-    The module's ``__call__`` takes the inputs and optionally ``mask``. Training calls
-    ``module.train()`` first, prediction ``module.eval()``. Every ``nnx.Param`` is trained. All
-    other variables, except random-number state, form the collection ``others``.
+    The module's ``__call__`` takes the inputs and optionally ``mask``. Before the call, training
+    runs ``module.train()`` and prediction runs ``module.eval()``. Every ``nnx.Param`` is trained.
+    All other variables, except random-number state, are in the collection ``others``.
     """
-    from flax import nnx  # imported on use, because linen models do not need it
+    from flax import nnx  # imported here, because linen models do not need it
 
     def parts(module: nnx.Module) -> Any:
         return nnx.split(module, nnx.Param, nnx.RngState, ...)
@@ -235,20 +235,20 @@ def nnx_network(make: Callable[[nnx.Rngs], nnx.Module]) -> Network:
 def _filled(state: Any, values: dict[str, Any]) -> Any:
     from flax import nnx
 
-    copy = jax.tree.map(lambda leaf: leaf, state)  # replace_by_pure_dict mutates it
+    copy = jax.tree.map(lambda leaf: leaf, state)  # replace_by_pure_dict mutates its argument
     nnx.replace_by_pure_dict(copy, values)
     return copy
 
 
 def _any_number(like: Any) -> Array:
-    """Return a placeholder random-number state with the shape and dtype of ``like``."""
+    """Return a placeholder for random-number state with the shape and dtype of ``like``."""
     if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
         return jnp.broadcast_to(jax.random.key(0), like.shape)
     return jnp.zeros(like.shape, like.dtype)
 
 
 def _streams(numbers: Any) -> set[str]:
-    """Return the names of a module's random streams."""
+    """Return the names of the random streams in a module's random-number state."""
     from flax import nnx
 
     states = jax.tree.leaves(numbers, is_leaf=lambda leaf: isinstance(leaf, nnx.RngState))

@@ -1,4 +1,4 @@
-"""Configs of data sets, built in and from files, which are loaded before a run is traced."""
+"""Configs of built-in data sets and of data sets in files, loaded before a run is traced."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from pause_jax.base.source_file import check_regular, written
 from pause_jax.base.struct import Config, ConfigError, static
 from pause_jax.learning.dataset import Dataset, checked
 
-# Keyword arguments of ``Dataset.of``: ``x``, ``y`` and optional ones.
+# Keyword arguments of ``Dataset.of``, which include ``x`` and ``y``.
 Arrays = dict[str, Any]
 _TEST = "test.npz"
 
 
 class DataConfig(Config):
-    """Config of a data set.
+    """Base class of data set configs.
 
     Attributes:
-      num_train: number of training samples to use, drawn at random by the key; all by default.
+      num_train: number of training samples to use, drawn at random; all by default.
     """
 
     num_train: int | None = static(default=None, at_least=1, optional=True, kind=int)
 
     def load(self) -> Dataset:
-        """Read the data set, or raise ConfigError."""
+        """Read the data set, or raise ConfigError if it cannot be read."""
         raise NotImplementedError
 
 
@@ -59,7 +59,7 @@ class Given(DataConfig):
 
 
 class Digits(DataConfig):
-    """scikit-learn's 1,797 handwritten digits of 8 x 8 pixels, with the last 360 as test set."""
+    """scikit-learn's 1,797 handwritten digits of 8 x 8 pixels. The last 360 are the test set."""
 
     name: ClassVar[str] = "digits"
     summary: ClassVar[str] = "1,797 digits of 8 x 8 pixels from scikit-learn, no download"
@@ -75,7 +75,7 @@ def _digits() -> Dataset:
 
 
 def _read_digits() -> Arrays:
-    # Importing scikit-learn takes a second, which cached data avoids.
+    # Importing scikit-learn takes a second and is not needed if the data is cached.
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -88,7 +88,7 @@ class LinearRegression(DataConfig):
 
     Attributes:
       num_features: dimension of x.
-      num_samples: number of training samples. The test set has a fifth as many.
+      num_samples: number of training samples. The test set is a fifth of this size.
       noise: standard deviation of the Gaussian noise in y.
       data_seed: seed of w, x and the noise.
     """
@@ -103,7 +103,7 @@ class LinearRegression(DataConfig):
 
     def load(self) -> Dataset:
         check_memory(
-            2 * 8 * self.num_samples * (self.num_features + 1),  # as drawn and as stored
+            2 * 8 * self.num_samples * (self.num_features + 1),  # drawn as float64, then copied
             f"learning.data.num_samples = {self.num_samples}, num_features = {self.num_features}: "
             "such a data set",
             "Take fewer.",
@@ -120,12 +120,12 @@ class LinearRegression(DataConfig):
 class Characters(DataConfig):
     """Next-character prediction on Python's reference documentation, with one client per topic.
 
-    The samples are the ``pydoc`` topics of the running Python version, cut into windows of a fixed
-    length. Every tenth window is a test sample. Characters other than printable ASCII and newline
-    share one token.
+    The samples are the ``pydoc`` topics of the running Python version, cut into windows of
+    ``length`` characters. Every tenth window is a test sample. All characters other than printable
+    ASCII and newline map to the same token.
 
     Attributes:
-      length: L, number of characters per sample.
+      length: number L of characters per sample.
     """
 
     name: ClassVar[str] = "characters"
@@ -168,22 +168,22 @@ def _characters(length: int) -> Dataset:
         clients=np.asarray(clients)[~is_test],
         num_classes=len(known),
     )
-    # Drop the ids, because fleet files do not name clients after topics.
+    # Drop the ids, because clients in fleet files are not named after topics.
     return checked(data.replace(client_ids=None))
 
 
 class Files(DataConfig):
-    """Custom arrays from ``.npz`` files, in the format of :meth:`Dataset.of`.
+    """Custom arrays in ``.npz`` files, in the format of :meth:`Dataset.of`.
 
     A single file holds the arrays ``x``, ``y`` and optionally ``x_test``, ``y_test`` and
-    ``clients``. A folder holds one file per client (``x``, ``y``) and optionally ``test.npz``. The
-    client's id is then the file's name without ``.npz``. Under the partition ``natural``, client k
-    has the k-th id in natural order (``site2`` before ``site10``).
+    ``clients``. A folder holds one file per client with ``x`` and ``y``, and optionally the test
+    set in ``test.npz``. Client ids are then the file names without ``.npz``. Under the partition
+    ``natural``, clients are in the natural order of their ids (``site2`` before ``site10``).
 
     Attributes:
-      path: file or folder, absolute or relative to the working directory.
-      pixel_max: largest possible pixel value; 255 by default for uint8.
-      num_classes: number of labels or tokens; one more than the largest by default.
+      path: path of the file or folder, absolute or relative to the working directory.
+      pixel_max: largest possible pixel value. By default 255 for uint8, else 0 (not pixels).
+      num_classes: number of labels or tokens; the largest label or token plus 1 by default.
     """
 
     name: ClassVar[str] = "files"
@@ -232,7 +232,7 @@ def _folder(folder: pathlib.Path) -> Arrays:
 
 
 def _arrays(path: pathlib.Path, only: tuple[str, ...] = ()) -> Arrays:
-    """Read and validate the arrays of a file; ``only`` restricts the allowed names."""
+    """Read and validate the arrays in a file. If not empty, ``only`` lists the allowed names."""
     check_regular("file", path)
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as zipped:
@@ -243,7 +243,7 @@ def _arrays(path: pathlib.Path, only: tuple[str, ...] = ()) -> Arrays:
                 raise ValueError(f"{other[0]} is not a .npy array")
     except ConfigError:
         raise
-    except Exception as error:  # NumPy raises many types for invalid files
+    except Exception as error:  # NumPy raises many exception types for invalid files
         raise ConfigError(f"{path}: must be an .npz file of numbers ({error}).") from None
     known = only or ("x", "y", "x_test", "y_test", "clients")
     if not {"x", "y"} <= set(arrays) <= set(known):
@@ -261,17 +261,17 @@ def _arrays(path: pathlib.Path, only: tuple[str, ...] = ()) -> Arrays:
 
 
 def decoded(name: str, source: str, read: Callable[[], Arrays]) -> Arrays:
-    """Return the arrays of a data set from the cache folder, or read and cache them.
+    """Return the arrays of a data set from the cache folder, or call ``read`` and cache them.
 
-    ``source`` identifies the contents, such as a version or fingerprint, and is part of the file
-    name. A damaged cache file is read again from the source.
+    ``source``, a version or fingerprint of the contents, is part of the file name. Warns if a cache
+    file is damaged, and then reads the data again, or if the cache cannot be written.
     """
     path = cache_folder() / f"{name}-{source}.npz"
     if path.is_file():
         try:
             with path.open("rb") as file, np.load(file) as arrays:
                 return dict(arrays)
-        except Exception as error:  # NumPy raises many types for invalid files
+        except Exception as error:  # NumPy raises many exception types for invalid files
             warnings.warn(
                 f"{path} is damaged ({type(error).__name__}), so {name} is decoded anew.",
                 stacklevel=2,
@@ -291,5 +291,5 @@ def decoded(name: str, source: str, read: Callable[[], Arrays]) -> Arrays:
 
 
 def is_decoded(name: str) -> bool:
-    """Return whether the cache holds the data set, regardless of its source's version."""
+    """Return whether the cache holds the data set ``name`` in any version."""
     return any(cache_folder().glob(f"{name}-*.npz"))

@@ -1,4 +1,4 @@
-"""Data set as arrays on the device, and validation of its arrays."""
+"""Data set stored as arrays on the device, with validation of the arrays."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ PARTS = ("train", "test")
 
 
 class Dataset(PyTree):
-    """Data set on the device, built from custom arrays by :meth:`of`.
+    """Data set stored on the device. :meth:`of` builds one from custom arrays.
 
     Attributes:
-      x_train, x_test: inputs [N, ...] as uint8 pixels, float32 features (not scaled) or int32
+      x_train, x_test: uint8 pixels [N, ...], float32 features [N, ...] (not scaled) or int32
         tokens [N, L].
-      y_train, y_test: targets as int32 labels [N], float32 [N] or [N, k], or int32 tokens [N, L].
-      clients: int32 [N], source client of each training sample, numbered 0, 1, ... without gaps;
-        None if unknown. The partition ``natural`` requires it.
-      client_ids: ids of these clients in the order of their numbers; None without ids (static).
-      pixel_max: largest possible pixel value, by which pixels become
-        (x / pixel_max - 0.5) / 0.5; 0 for features and tokens.
-      num_classes: number of labels or of tokens in the vocabulary; not used for regression.
+      y_train, y_test: int32 labels [N], float32 targets [N] or [N, k], or int32 tokens [N, L].
+      clients: int32 [N], client that each training sample comes from, numbered 0, 1, ... without
+        gaps. The partition ``natural`` requires it. None if unknown.
+      client_ids: id of each of these clients, ordered by client number; None without ids (static).
+      pixel_max: largest possible pixel value. Models receive (x / pixel_max - 0.5) / 0.5. A value
+        of 0 means features or tokens.
+      num_classes: number of labels, or of tokens in the vocabulary; not used for regression.
     """
 
     x_train: Array
@@ -46,7 +46,6 @@ class Dataset(PyTree):
     pixel_max: int = static(default=0, at_least=0)
     num_classes: int = static(default=1, at_least=1)
 
-    # Nine arguments, because one call describes a whole data set.
     @classmethod
     def of(
         cls,
@@ -64,20 +63,20 @@ class Dataset(PyTree):
         """Build a validated data set from arrays.
 
         Args:
-          x: inputs [N, ...], which are uint8 pixels, floats or booleans as features, or integers
-            [N, L] as tokens.
+          x: inputs, which are uint8 pixels [N, ...], float or boolean features [N, ...], or integer
+            tokens [N, L].
           y: targets. Integers or booleans [N] are labels 0, 1, ..., floats [N] or [N, k] are
-            regression targets, integers [N, L] are tokens to predict.
-          x_test: inputs of the test set; by default a share of the samples is drawn at random.
+            regression targets, and integers [N, L] are tokens to predict.
+          x_test: inputs of the test set. By default, test samples are drawn from ``x`` and ``y``.
           y_test: targets of the test set, required with ``x_test``.
-          clients: [N], client id of each sample, an integer >= 0 or a name. In a simulation, client
-            k has the k-th id in natural order ("site2" before "site10"). Results and fleet files
-            use them.
-          pixel_max: largest possible pixel value; 255 by default for uint8.
-          num_classes: number of labels or tokens; one more than the largest by default.
-          test_share: share of the samples drawn for the test set. Every client keeps at least one
-            training sample.
-          seed: seed of this draw.
+          clients: client id of each sample [N], an integer >= 0 or a name. Clients are numbered in
+            the natural order of their ids ("site2" before "site10"). Results and fleet files
+            contain the ids.
+          pixel_max: largest possible pixel value. By default 255 for uint8, else 0 (not pixels).
+          num_classes: number of labels or tokens; the largest label or token plus 1 by default.
+          test_share: share of the samples to draw as test set if ``x_test`` is None. Every client
+            keeps at least one training sample.
+          seed: random seed for drawing the test set.
 
         Raises:
           ConfigError: if the arrays are inconsistent or invalid.
@@ -115,7 +114,7 @@ class Dataset(PyTree):
         )
 
     def __repr__(self) -> str:
-        """Return shapes and dtypes, because the arrays would fill the screen."""
+        """Return a summary with shapes and dtypes instead of the array contents."""
         named = {name: getattr(self, name) for name in ("x_train", "y_train", "x_test", "y_test")}
         parts = [f"{k}={getattr(x, 'dtype', '?')}{list(np.shape(x))}" for k, x in named.items()]
         if self.client_ids is not None:
@@ -124,19 +123,19 @@ class Dataset(PyTree):
         return f"Dataset({', '.join(parts)}, {sizes})"
 
     def to_input(self, x: Array) -> Array:
-        """Convert pixels to model inputs in [-1, 1], and return other values unchanged."""
+        """Return model inputs, with pixels scaled to [-1, 1] and other values unchanged."""
         if self.pixel_max == 0:
             return x
         return x.astype(jnp.float32) * (2.0 / self.pixel_max) - 1.0
 
     @property
     def sample(self) -> jax.ShapeDtypeStruct:
-        """Shape and dtype of one model input, without the sample axis."""
+        """Shape and dtype of a single model input, without the batch axis."""
         return jax.eval_shape(self.to_input, jax.ShapeDtypeStruct(*form(self.x_train)))
 
     @functools.cached_property
     def digest(self) -> str:
-        """SHA-256 of all arrays, which identifies the data in results."""
+        """SHA-256 hash of all arrays, which identifies the data in results."""
         content = hashlib.sha256()
         for leaf in jax.tree.leaves(self):
             array = np.ascontiguousarray(leaf)
@@ -145,14 +144,15 @@ class Dataset(PyTree):
         return content.hexdigest()
 
 
-# Validated data sets by ``id``, to skip a second validation.
+# Maps ``id(data)`` to each data set that was already validated.
 _CHECKED: weakref.WeakValueDictionary[int, Dataset] = weakref.WeakValueDictionary()
 
 
 def checked(data: Dataset) -> Dataset:
     """Validate a data set, convert its arrays to the library's dtypes and put them on the device.
 
-    Raises ConfigError if the arrays are inconsistent or invalid.
+    Traced and already validated data sets are returned unchanged. Raises ConfigError if arrays are
+    inconsistent or invalid.
     """
     if not isinstance(data, Dataset):
         raise ConfigError(
@@ -160,7 +160,7 @@ def checked(data: Dataset) -> Dataset:
             "Dataset.of(x, y) makes, or None for the data set that the config names."
         )
     leaves = jax.tree.leaves(data)
-    # The values of traced arrays are unknown here. They were validated before the trace.
+    # Traced arrays have no values to check. They were validated before tracing.
     if _CHECKED.get(id(data)) is data or any(isinstance(x, jax.core.Tracer) for x in leaves):
         return data
     pixel_max = as_count("pixel_max", data.pixel_max, 0)
@@ -187,7 +187,7 @@ def checked(data: Dataset) -> Dataset:
 
 
 def _split(arrays: dict[str, NDArray[Any]], share: float, seed: int) -> dict[str, NDArray[Any]]:
-    """Split the samples at random into a training and a test set."""
+    """Split the samples at random into training and test sets."""
     number = len(arrays["x_train"])
     num_test = round(share * number) if 0 < share < 1 else 0
     test = np.random.default_rng(as_count("seed", seed, 0)).permutation(number)[:num_test]
@@ -197,7 +197,7 @@ def _split(arrays: dict[str, NDArray[Any]], share: float, seed: int) -> dict[str
             arrays["clients"][test], return_index=True, return_counts=True
         )
         test = np.delete(test, first[np.bincount(arrays["clients"])[drawn] == times])
-    test = np.sort(test)  # keep samples in the order of time or client
+    test = np.sort(test)  # preserve the original order, which may be by time or client
     if not 0 < len(test) < number:
         raise ConfigError(
             f"test_share = {share}: of {number} samples it leaves {len(test)} for the test set; "
@@ -211,12 +211,12 @@ def _split(arrays: dict[str, NDArray[Any]], share: float, seed: int) -> dict[str
 
 
 def form(x: Any) -> tuple[tuple[int, ...], Any]:
-    """Return the shape and the dtype of one sample."""
+    """Return the shape and dtype of a single sample."""
     return x.shape[1:], x.dtype
 
 
 def as_array(name: str, values: Any) -> NDArray[Any]:
-    """Convert to an array; raise ConfigError for ragged rows, masked entries and dates."""
+    """Convert to an array, or raise ConfigError for ragged rows, masked entries and dates."""
     if np.ma.is_masked(values):
         raise ConfigError(f"{name}: has masked entries. Leave such samples out, or fill them.")
     try:
@@ -229,7 +229,7 @@ def as_array(name: str, values: Any) -> NDArray[Any]:
 
 
 def as_numbers(name: str, values: Any) -> NDArray[Any]:
-    """Convert finite values to uint8, int32 or float32, and booleans to 0 and 1."""
+    """Convert to uint8, int32 or float32, or raise ConfigError if not finite or not numbers."""
     array = as_array(name, values)
     is_input = name.startswith("x")
     if array.dtype == bool:
@@ -256,7 +256,7 @@ def as_numbers(name: str, values: Any) -> NDArray[Any]:
 
 
 def as_count(name: str, value: Any, least: int) -> int:
-    """Return ``value`` as an int, or raise ConfigError unless it is an integer >= ``least``."""
+    """Convert ``value`` to an int, or raise ConfigError unless it is an integer >= ``least``."""
     try:
         count = operator.index(value)
     except TypeError:
@@ -274,7 +274,7 @@ def _check_length(name: str, array: NDArray[Any], number: int) -> None:
 
 
 def _check_shapes(arrays: dict[str, NDArray[Any]]) -> None:
-    """Raise ConfigError unless inputs match targets, and training data match test data."""
+    """Raise ConfigError if inputs and targets, or training and test data, do not match."""
     for part in PARTS:
         x = arrays[f"x_{part}"]
         if x.ndim < 2:
@@ -318,7 +318,7 @@ def _check_inputs(name: str, x: NDArray[Any], pixel_max: int) -> None:
 
 
 def _check_targets(part: str, x: NDArray[Any], y: NDArray[Any], num_classes: int) -> None:
-    """Raise ConfigError unless targets are valid labels, numbers or tokens."""
+    """Raise ConfigError unless targets are valid labels, regression targets or tokens."""
     if y.dtype != np.int32:
         if y.ndim > 2 or not y.size:
             raise ConfigError(f"y_{part} has shape {y.shape}: targets must be [N] or [N, k].")
@@ -351,7 +351,7 @@ def num_classes_of(arrays: dict[str, NDArray[Any]]) -> int:
 def _check_clients(
     clients: NDArray[Any], ids: Sequence[str] | None, num_train: int
 ) -> NDArray[np.int32]:
-    """Validate the clients of the training samples and their ids; return the clients as int32."""
+    """Validate client numbers (one per sample) and client ids, and return the numbers as int32."""
     if clients.shape != (num_train,) or not np.issubdtype(clients.dtype, np.integer):
         raise ConfigError(
             f"clients has shape {clients.shape} and kind {clients.dtype}: must be whole numbers "

@@ -1,4 +1,4 @@
-"""Losses of the global model on the test set and on the data of a queried client."""
+"""Evaluation of the global model on the test set and on the data of queried clients."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pause_jax.learning.partition import Partition
 from pause_jax.learning.task import Task, metrics_of
 from pause_jax.rng import draws
 
-# Test samples evaluated at a time, which bounds memory.
+# Maximum number of test samples evaluated at once, to bound memory.
 EVAL_CHUNK = 1000
-# Samples evaluated at a time when a client reports its loss on all its data.
+# Maximum number of samples evaluated at once when a client reports its loss on all its data.
 QUERY_CHUNK = 256
 
 
 def evaluate(
     network: Network, task: Task, variables: Variables, dataset: Dataset, part: slice = slice(None)
 ) -> dict[str, Array]:
-    """Return the mean ``test_loss`` and task scores on part of the test set, scalars by name.
+    """Compute the mean loss and the mean task scores over the samples ``part`` of the test set.
 
-    The evaluation runs in chunks to bound memory. Scores of a model with non-finite entries are
-    NaN because its arg max is meaningless.
+    Returns a dict from metric name to scalar. If the model has non-finite entries, all scores are
+    NaN, because the arg max of its outputs is meaningless.
     """
     first, stop, _ = part.indices(dataset.x_test.shape[0])
     num_test = stop - first
@@ -55,7 +55,7 @@ def evaluate(
 
 
 def moved_loss(training: LocalTraining, variables: Variables, move: Array, part: slice) -> Array:
-    """Return the mean loss on test samples ``part`` after adding ``move`` [d] to ``params``."""
+    """Compute the mean loss on test samples ``part`` after adding ``move`` [d] to ``params``."""
     params, restored = ravel_pytree(variables["params"])
     moved = {**variables, "params": restored(params + move)}
     return evaluate(training.network, training.task, moved, training.dataset, part)["test_loss"]
@@ -70,11 +70,11 @@ def local_loss(
     input_key: Array,
     max_size: int,
 ) -> Array:
-    """Return the global model's mean loss on one client's data, as queried by Power-of-Choice.
+    """Compute the global model's mean loss on one client's data, for policies that query it.
 
-    The random words ``bits``, uint32 [B], draw a mini-batch of B samples uniformly without
-    replacement (all data if the client has fewer). None uses all local data. ``input_key`` is as
-    in training. ``max_size`` bounds a client's number of samples (static).
+    The random words ``bits``, uint32 [B], draw B samples uniformly without replacement. If ``bits``
+    is None or the client has at most B samples, all of them are used. ``input_key`` draws input
+    noise, as in training. ``max_size`` (static) is the maximum number of samples per client.
     """
     size = partition.size[client]
     start = partition.start[client]
@@ -100,10 +100,10 @@ def local_loss(
 
 
 def distinct_places(bits: Array, size: Array | int) -> Array:
-    """Draw a uniform random subset of [0, size) from random words uint32 [count].
+    """Draw distinct integers uniformly from [0, size), using random words ``bits``, uint32 [count].
 
-    Returns int32 [count], distinct, with -1 for surplus entries if ``size`` < count. Floyd's
-    algorithm needs no permutation of all places.
+    Returns int32 [count]. If ``size`` < count, the first count - ``size`` entries are -1. Floyd's
+    algorithm avoids permuting all ``size`` integers.
     """
     count = len(bits)
 

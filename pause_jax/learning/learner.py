@@ -1,8 +1,8 @@
-"""Contract of a learner, which is a set of pure functions on a state.
+"""Interface of a learner, which is a set of pure functions on a state.
 
 ``Learning.build`` returns the learner of federated averaging. :func:`bandit_only` returns the
-learner of a simulation without learning. For a custom learner, subclass ``Learning`` and return it
-from ``build``.
+learner of a simulation without learning. To use a custom learner, subclass ``Learning`` and return
+the learner from ``build``.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int, Key
 
 Variables = dict[str, Any]
-# Collection of weights that are trained like ``params`` but released without clipping or noise.
+# Collection of weights that are trained like ``params`` but sent without clipping or noise.
 CLEAR = "clear"
 # Number of channel groups of group norm in the library's models.
 GROUPS = 8
-# Collections that the optimiser changes.
+# Collections that the client optimiser trains.
 TRAINED = ("params", CLEAR)
-# Maps the cohort's flat updates [m, d] to the updates that the server receives [m, d].
+# Maps a cohort's flat updates [m, d] to the updates [m, d] that the server receives.
 Release = Callable[[Array], Array]
 
 
 class LearnerState(NamedTuple):
-    """State of learning between rounds.
+    """State of a learner between rounds.
 
     Attributes:
-      partition: samples and data quality of each client. The server knows the sizes.
-      variables: global model, with the collection ``params``, which only released updates change,
-        and optionally other collections, whose updates are not noised. None without a model.
+      partition: samples and data quality of each client.
+      variables: collections of the global model; None without a model. Only released updates change
+        ``params``. Updates of other collections are not noised.
       clients: state that clients keep between their rounds, leaves [K, ...]; None without state.
-      inputs: key of the noise of low-quality inputs.
+      inputs: random key for the noise in low-quality inputs.
       server: state of the server optimiser; None for plain averaging.
-      rounds: int32, number of rounds (or server steps) so far, including rounds without training;
-        0 if the learner does not count them.
+      rounds: int32, number of rounds or server steps so far, including those in which no
+        client trained; 0 if the learner does not count them.
     """
 
     partition: Partition
@@ -64,16 +64,16 @@ class LearnerState(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """Losses and released updates of a cohort's training.
+    """Losses and released updates from training a cohort.
 
     The losses are recorded. A policy receives them only if it declares them in ``reads``.
 
     Attributes:
       loss: float [m], mini-batch loss averaged over a client's local steps; 0 for an empty slot.
-      square_loss: float [m], squared sample loss averaged over the samples used, at the local
-        weights before each step; 0 for an empty slot.
+      square_loss: float [m], squared loss per sample, averaged over the samples used, at the
+        local weights before each step; 0 for an empty slot.
       released: float [m, d], flat updates as received by the server; 0 for an empty slot.
-      mean_loss: scalar, sum of ``loss`` times the aggregation weights; NaN if no client trained.
+      mean_loss: scalar, ``loss`` summed with the aggregation weights; NaN if no client trained.
     """
 
     loss: Float[Array, " m"]
@@ -83,9 +83,9 @@ class Trained(NamedTuple):
 
 
 class StaleUpdates(NamedTuple):
-    """Updates that missed their round and are averaged in the next."""
+    """Updates that missed their round and are averaged in the next one."""
 
-    updates: Any  # leaves [m, ...], as received by the server; ``params`` flat, [m, d]
+    updates: Any  # leaves [m, ...], as received by the server; ``params`` is flat, [m, d]
     weights: Float[Array, " m"]  # original aggregation weights; 0 for slots without an update
 
 
@@ -95,8 +95,8 @@ class Deferred(NamedTuple):
     Updates are a dict of arrays. The entry ``params`` is flat, [n, d], as received by the server.
 
     Attributes:
-      none: (state, n) -> n updates of zeros.
-      train: as ``Learner.train``, but also returns the updates [m, ...] and changes only
+      none: (state, n) -> n zero updates.
+      train: like ``Learner.train``, but also returns the updates [m, ...] and changes only
         ``state.clients``. Client number K marks an empty slot.
       average: (state, updates [n, ...], weights [n]) -> state after a server step on the weighted
         sum of the updates.
@@ -108,27 +108,27 @@ class Deferred(NamedTuple):
 
 
 class Learner(NamedTuple):
-    """Functions of the clients and the server on data and model.
+    """Pure functions that implement learning on the clients and the server.
 
-    All functions are pure and written for a single run. They may be vmapped over runs. ``init``,
-    ``train``, ``ask`` and ``evaluate`` are required.
+    Each function handles a single run and may be vmapped over runs. ``init``, ``train``, ``ask``
+    and ``evaluate`` are required. ``train`` and ``ask`` must fold client numbers into their key.
 
     Attributes:
-      init: (streams) -> state before round 1; draws only from ``data``, ``model`` and ``inputs``.
+      init: (streams) -> state before round 1. Uses only the keys ``data``, ``model``, ``inputs``.
       train: (key, state, Selection, Release) -> (state, Trained). Every quantity that is computed
         from client data and enters ``params`` must pass through the release. Empty slots must
-        change nothing. The key is folded per client. Called even for an empty cohort.
-      ask: (key, state, clients [d], batch_size) -> float [d], mean loss of the global model on all
-        data of each client, or on a mini-batch of it. The key is folded per client.
-      evaluate: (state) -> scalars by name, one for each entry of ``metrics``.
+        change nothing. Called even for an empty cohort.
+      ask: (key, state, clients [d], batch_size) -> float [d], mean loss of the global model on
+        ``batch_size`` random samples of each client, or on all samples if ``batch_size`` is None.
+      evaluate: (state) -> dict of scalars, with one entry for each name in ``metrics``.
       metrics: names of the evaluation metrics. All are recorded by default.
-      max_samples: maximum samples that a client trains on per round; None for all its samples.
-      client_bytes: (state) -> bytes of a client in training, to plan how many train side by side.
+      max_samples: maximum number of samples that a client trains on per round; None for no limit.
+      client_bytes: (state) -> memory in bytes that one client needs in training.
       deferred: separate training and averaging, for ``SimConfig.clock = Asynchronous()`` and
         ``SimConfig.stale_updates = "next"``; None if the learner supports neither.
-      stale_damping: beta of the weights of stale updates, see ``Learning``.
+      stale_damping: beta in the weights of stale updates, see ``Learning``.
       server_loss: (state, updates [m, d], weights [m]) -> loss on the server's validation samples
-        of the model plus the weighted sum of these updates; None without validation samples.
+        after adding the weighted sum of the updates to ``params``; None without validation samples.
     """
 
     init: Callable[[Streams], LearnerState]
@@ -144,12 +144,12 @@ class Learner(NamedTuple):
 
 
 def trained_part(variables: Variables) -> Variables:
-    """Return the collections that the optimiser changes, ``params`` and optionally ``clear``."""
+    """Return the collections that the optimiser trains, ``params`` and, if present, ``clear``."""
     return {name: variables[name] for name in TRAINED if name in variables}
 
 
 def update_size(state: LearnerState) -> int:
-    """Return the size d of a flat update of ``params``, or 0 without a model."""
+    """Return d, the number of entries in a flat update of ``params``, or 0 without a model."""
     params = (state.variables or {}).get("params")
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
@@ -157,8 +157,8 @@ def update_size(state: LearnerState) -> int:
 def output_layer(state: LearnerState) -> NDArray[np.int32] | None:
     """Return the positions of the output layer in a flat update, int [C, 1 + H]; see ``Context``.
 
-    The output layer is the affine layer (``kernel`` [H, C], ``bias`` [C]) named ``output``, or the
-    model's only affine layer. Returns None if the model has neither.
+    The output layer is the affine layer (``kernel`` [H, C], ``bias`` [C]) named ``output``, or else
+    the only affine layer. Returns None if no layer or more than one layer qualifies.
     """
     params = (state.variables or {}).get("params")
     layers: dict[str, dict[str, NDArray[np.int32]]] = {}
@@ -179,25 +179,25 @@ def output_layer(state: LearnerState) -> NDArray[np.int32] | None:
 
 
 def model_bytes(state: LearnerState) -> int:
-    """Return the bytes of the model, and thus of an update; 0 without a model."""
+    """Return the size in bytes of the model, and thus of an update; 0 without a model."""
     return tree_bytes(state.variables)
 
 
 def released_in_the_clear(state: LearnerState) -> tuple[str, ...]:
-    """Return the names of model entries outside ``params``, which leave clients without noise."""
+    """Return the names of model entries outside ``params``, which are sent without noise."""
     rest = {name: tree for name, tree in (state.variables or {}).items() if name != "params"}
     paths, _ = jax.tree_util.tree_flatten_with_path(rest)
     return tuple(jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths)
 
 
 def all_finite(variables: Variables | None) -> Array:
-    """Return whether every entry of a model is finite; true without a model."""
+    """Return whether all entries of a model are finite; True without a model."""
     leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(variables)]
     return jnp.all(jnp.stack(leaves)) if leaves else jnp.asarray(True)
 
 
 def bandit_only(num_clients: int) -> Learner:
-    """Return the learner for ``learning=None``, with one sample per client and empty updates."""
+    """Return the learner for ``learning=None``. Clients have one sample each and empty updates."""
 
     def init(streams: Streams) -> LearnerState:
         one = jnp.ones(num_clients, jnp.int32)

@@ -1,4 +1,4 @@
-"""Configs of models, and the pure functions of their Flax modules."""
+"""Model configs, and pure functions of their Flax modules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pause_jax.learning.learner import GROUPS, TRAINED, Variables
 if TYPE_CHECKING:
     import flax.linen as nn
 
-# Names of a module's training flag, and whether the flag is inverted.
+# Names of a module's training flag, and whether the flag is False in training.
 _TRAIN_WORDS = {
     "train": False,
     "training": False,
@@ -31,11 +31,11 @@ class Network(NamedTuple):
     """Pure functions of a model.
 
     Attributes:
-      init: (key, inputs [B, ...]) -> variables, a dict with the collection ``params``, whose
-        updates go through the privacy mechanism, and optionally others, whose updates do not.
-      train: (variables, inputs, mask, key) -> (outputs, changed collections other than ``params``
-        and ``clear``). ``mask`` is bool [B], False for padding rows, which must not enter batch
-        statistics. ``key`` is the dropout key, or None if ``draws`` is False.
+      init: (key, inputs [B, ...]) -> variables, a dict of collections. Only updates of the
+        collection ``params`` go through the privacy mechanism.
+      train: (variables, inputs, mask, key) -> (outputs, new values of all collections other than
+        ``params`` and ``clear``). ``mask`` is bool [B], False for padding rows, which must not
+        enter batch statistics. ``key`` is the dropout key, or None if ``draws`` is False.
       predict: (variables, inputs) -> outputs.
       draws: whether training draws random numbers.
     """
@@ -47,10 +47,10 @@ class Network(NamedTuple):
 
 
 def linen_network(module: nn.Module, *, draws: bool) -> Network:
-    """Return the network of a ``flax.linen`` module; ``draws`` if it may use ``dropout``.
+    """Return the functions of a ``flax.linen`` module, which may use dropout if ``draws`` is True.
 
-    The module's ``__call__`` takes the inputs and optionally ``mask`` and a training flag:
-    ``train``, ``training``, ``is_training``, ``deterministic`` or ``use_running_average``.
+    The module's ``__call__`` takes the inputs and optionally ``mask`` and a flag named ``train``,
+    ``training``, ``is_training``, ``deterministic`` or ``use_running_average``.
     """
     words = frozenset(inspect.signature(type(module).__call__).parameters)
 
@@ -80,7 +80,7 @@ def _flags(words: frozenset[str], *, train: bool) -> dict[str, Any]:
 
 
 class Model(Config):
-    """Config of a model."""
+    """Base class of model configs."""
 
     # Whether the model accepts integer inputs (tokens).
     takes_tokens: ClassVar[bool] = False
@@ -90,8 +90,8 @@ class Model(Config):
     def module(self, num_outputs: int) -> nn.Module:
         """Return the Flax module, which maps inputs [B, ...] to outputs [B, ..., num_outputs].
 
-        Its ``__call__`` may also take ``train`` and ``mask``. The latter is bool [B], False for
-        padding rows, which must not enter batch statistics.
+        Its ``__call__`` may also take ``train`` (bool) and ``mask`` (bool [B], False for padding
+        rows, which must not enter batch statistics).
         """
         raise NotImplementedError
 
@@ -101,7 +101,7 @@ class Model(Config):
 
 
 class Linear(Model):
-    """Linear model with one affine layer."""
+    """Linear model with a single affine layer."""
 
     name: ClassVar[str] = "linear"
     summary: ClassVar[str] = "one affine layer"
@@ -113,7 +113,7 @@ class Linear(Model):
 
 
 class Mlp(Model):
-    """Multilayer perceptron with relu; (32, 16) on MNIST is the authors' 25,818-parameter network.
+    """Multilayer perceptron with relu, by default the authors' 25,818-weight network for MNIST.
 
     Attributes:
       hidden: widths of the hidden layers.
@@ -133,18 +133,18 @@ class Mlp(Model):
 class Cnn3(Model):
     """Convolutional network for 32x32 images with three convolutions and four dense layers.
 
-    The convolutions are 3x3, valid, with 32, 64 and 128 features and pooling. The hidden dense
-    layers have 128, 64 and 32 features. Relu and a norm follow each of these six layers. For colour
-    images and 10 classes the model has 170,474 weights with a norm.
+    The 3x3 valid convolutions have 32, 64 and 128 features and 2x2 max-pooling. The hidden dense
+    layers have 128, 64 and 32 features. Relu and a norm follow each of these six layers. With a
+    norm, the model has 170,474 weights for colour images and 10 classes.
 
     Attributes:
-      norm: ``group`` (group norm after convolutions, layer norm after dense layers, no running
-        statistics, all weights go through the privacy mechanism), ``batch`` (as in the authors'
-        runs; its 896 weights and its running statistics are neither clipped nor noised, which the
-        result reports) or ``none``.
+      norm: ``group``, ``batch`` or ``none``. ``group`` uses group norm after convolutions and layer
+        norm after dense layers, and all its weights go through the privacy mechanism. ``batch`` is
+        as in the authors' runs. Updates of its 896 weights and of its running statistics are sent
+        without clipping or noise, which the result reports.
       convolution: ``products`` (matrix products), ``xla`` (XLA's convolution), ``direct`` (XLA's
-        convolution, with convolutions as gradients) or ``auto``, which selects one by device and
-        shapes. Results are equal up to rounding.
+        convolution, with convolutions as gradients) or ``auto``, which selects one of them for the
+        device and the shapes. Results are equal up to rounding.
     """
 
     name: ClassVar[str] = "cnn3"
@@ -167,11 +167,12 @@ class Cnn3(Model):
 
 
 class Cnn2(Model):
-    """Convolutional network with two 3x3 valid convolutions (32, 64) and two dense layers.
+    """Convolutional network for images with two convolutions and two dense layers.
 
-    A pooling follows the second convolution, and the hidden dense layer has 128 features. This is
-    the network of "Adaptive Federated Optimization" (Reddi et al., 2021) for EMNIST and of the
-    CIFAR-10 benchmark of pfl-research, without dropout and with this library's initial weights.
+    The 3x3 valid convolutions have 32 and 64 features, and the second has 2x2 max-pooling. The
+    hidden dense layer has 128 features. This is the EMNIST network of "Adaptive Federated
+    Optimization" (Reddi et al., 2021) and the CIFAR-10 network of pfl-research, without dropout and
+    with this library's initial weights.
 
     Attributes:
       convolution: as in :class:`Cnn3`.
@@ -199,7 +200,7 @@ class Gru(Model):
     """Recurrent network (embedding, GRU, affine layer) from tokens [B, L] to outputs [B, L, V].
 
     Attributes:
-      embedding: size of the token embedding.
+      embedding: size of a token's embedding.
       hidden: size of the recurrent state.
     """
 
@@ -217,21 +218,21 @@ class Gru(Model):
 
 
 class ResNet18(Model):
-    """ResNet-18 (He et al., 2016) in the usual variant for CIFAR-10, which BSFL trains (Fig. 9).
+    """ResNet-18 (He et al., 2016) in the usual variant for CIFAR-10, used for BSFL Fig. 9.
 
-    A 3x3 convolution of stride 1 replaces the 7x7 convolution and its pooling. Four stages of two
-    basic blocks follow, of which the last three halve the image, then the mean over the image and
-    one affine layer. For colour images and 10 classes the model has 11,173,962 weights, 9,600 of
-    them in its norms. It accepts images of any size.
+    A 3x3 convolution with stride 1 replaces the 7x7 convolution and its pooling. Four stages of two
+    basic blocks follow, then a mean over the image and an affine layer. The last three stages halve
+    height and width. For colour images and 10 classes, the model has 11,173,962 weights, 9,600 of
+    them in norms. It accepts images of any size.
 
-    BSFL does not state its variant. Initial weights are PyTorch's default, like those of every
-    model here except :class:`Gru`.
+    BSFL does not say which variant it trains. Like all of the library's models except :class:`Gru`,
+    this one has PyTorch's default initial weights.
 
     Attributes:
-      width: channels of the first stage. Each further stage doubles them.
-      norm: ``group`` (no running statistics; all weights go through the privacy mechanism),
-        ``batch`` (as published; its weights and running statistics are neither clipped nor noised,
-        which the result reports) or ``none``.
+      width: number of channels in the first stage. Each later stage doubles it.
+      norm: ``group`` (all weights go through the privacy mechanism), ``batch`` (as published, but
+        updates of its weights and running statistics are sent without clipping or noise, which the
+        result reports) or ``none``.
       convolution: as in :class:`Cnn3`.
     """
 
@@ -243,7 +244,7 @@ class ResNet18(Model):
     convolution: str = static(default="auto", choices=FORMS)
 
     def check(self, path: str, sizes: Sizes) -> None:
-        """Raise ConfigError unless the groups of group norm have equal size."""
+        """Raise ConfigError if group norm cannot divide ``width`` channels into equal groups."""
         if self.norm == "group" and self.width % GROUPS:
             raise ConfigError(
                 f"{path}.width = {self.width}: must be a multiple of {GROUPS}, the groups of group "

@@ -14,11 +14,11 @@ from jax import Array
 from pause_jax.learning.convolution import convolve, gradient_stored, max_pool
 from pause_jax.learning.normalisation import normalise
 
-# Strides of the two blocks of each stage of a ResNet-18.
+# Strides of the two blocks in each stage of a ResNet-18.
 _STRIDES = ((1, 1), (2, 1), (2, 1), (2, 1))
-# PyTorch's default for linear and convolution kernels, as in the authors' runs: uniform with
-# variance 1 / (3 fan_in). Flax traces an initializer at every use of a layer, and with jit only
-# once per shape.
+# PyTorch's default for linear and convolution kernels, a uniform distribution with variance
+# 1 / (3 fan_in), as in the authors' runs. Flax traces an initializer at every use of a layer. With
+# jit, it is traced only once per shape.
 kernel_init = jax.jit(
     nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform"), static_argnums=(1, 2)
 )
@@ -58,7 +58,7 @@ class DenseNetwork(nn.Module):
 
 
 class _ConvPool(nn.Module):
-    """3x3 valid convolution with optional 2x2 max-pooling and the parameters of ``nn.Conv``."""
+    """Valid 3x3 convolution with optional 2x2 max-pooling and the parameters of ``nn.Conv``."""
 
     features: int
     pooled: bool
@@ -70,14 +70,14 @@ class _ConvPool(nn.Module):
         kernel = self.param("kernel", kernel_init, shape)
         bias = self.param("bias", _bias_init(math.prod(shape[:-1])), shape[-1:])
         x = convolve(self.convolution, x, kernel)
-        # Bias and relu commute with the maximum, and after pooling they take a quarter of the work.
+        # The bias and the relu commute with the maximum and cost a quarter as much after pooling.
         return gradient_stored((max_pool(x) if self.pooled else x) + bias[None, None, None])
 
 
 class ConvolutionalNetwork(nn.Module):
-    """3x3 valid convolutions, hidden dense layers and an affine output layer.
+    """Network of valid 3x3 convolutions, hidden dense layers and an affine output layer.
 
-    The convolutions in ``pooled`` have a 2x2 max-pooling. Relu and a norm follow all but the last.
+    2x2 max-pooling follows convolutions in ``pooled``. Relu and a norm follow every hidden layer.
     """
 
     widths: tuple[int, ...]
@@ -100,7 +100,7 @@ class ConvolutionalNetwork(nn.Module):
 
 
 class _Convolution(nn.Module):
-    """Convolution without bias, zero-padded by ``size // 2`` on every side for any stride."""
+    """Convolution without bias, zero-padded by ``size // 2`` on every side at any stride."""
 
     features: int
     size: int
@@ -115,7 +115,7 @@ class _Convolution(nn.Module):
 
 
 class _Block(nn.Module):
-    """Basic residual block with two 3x3 convolutions, their norms and a shortcut."""
+    """Basic residual block with two 3x3 convolutions, each followed by a norm, and a shortcut."""
 
     features: int
     stride: int

@@ -1,7 +1,7 @@
 """Batch, group and layer norm with custom gradients.
 
-On a CPU, XLA recomputes a norm's statistics inside each consumer. This module makes one pass over
-the activations for the statistics and another for the sums of the gradient.
+On a CPU, XLA recomputes a norm's statistics inside each consumer. This module computes them in one
+pass over the activations, and the sums that the gradient needs in another.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from jax import Array
 from pause_jax.learning.convolution import stored
 from pause_jax.learning.learner import CLEAR, GROUPS
 
-# Weight of the previous running statistics in an update.
+# Weight of the previous running statistics when they are updated.
 MOMENTUM = 0.9
 
 
 class Pool(NamedTuple):
-    """Pooling rule of the statistics, over the rows of a batch or over feature groups in a row."""
+    """Rule for pooling statistics over the rows of a batch or over feature groups of each row."""
 
     groups: int | None  # number of groups of adjacent features per row; None pools over rows
     epsilon: float  # added to the variance; Flax's default for the layer
 
     def total(self, sums: Array, weight: Array) -> Array:
-        """Sum [B, C] over each group, or over the rows of weight > 0, returning [1, C]."""
+        """Sum [B, C] over feature groups, to [B, C], or over rows with weight > 0, to [1, C]."""
         if self.groups is None:
             entered = jnp.where(weight[:, None] > 0, sums, 0)
             return jnp.sum(entered, axis=0, keepdims=True)
@@ -41,12 +41,12 @@ BATCH = Pool(groups=None, epsilon=1e-5)
 
 
 def normalise(x: Array, norm: str, name: str, train: bool, mask: Array | None) -> Array:
-    """Apply the normalisation layer ``norm`` (one of ``models.NORMS``) to [B, ..., features].
+    """Apply the normalisation layer ``norm`` (one of ``models.NORMS``) to ``x`` [B, ..., features].
 
-    ``group`` uses eight groups of channels after a convolution, and all features (a layer norm)
-    after a dense layer. It has no running statistics, and the mechanism releases its scale and
-    bias like all weights. ``batch`` uses the statistics of the current batch in training and
-    updates the running statistics. ``mask`` is bool [B], False for padding rows, or None.
+    ``group`` is a group norm with eight groups after a convolution, and a layer norm after a dense
+    layer. Its scale and bias go through the privacy mechanism. In training, ``batch`` uses batch
+    statistics and updates the running statistics, which prediction uses. ``none`` returns ``x``.
+    ``mask`` is bool [B], False for padding rows, or None.
     """
     if norm == "batch":
         return ClearBatchNorm(name=name)(x, train, mask)
@@ -56,9 +56,9 @@ def normalise(x: Array, norm: str, name: str, train: bool, mask: Array | None) -
 
 
 class ClearBatchNorm(nn.Module):
-    """Batch norm that is neither clipped nor noised, as in the PAUSE authors' code.
+    """Batch norm whose updates are neither clipped nor noised, as in the PAUSE authors' code.
 
-    Scale and bias are trained, but are in the collection ``clear`` instead of ``params``. The
+    Scale and bias are trained, but belong to the collection ``clear`` instead of ``params``. The
     running statistics (momentum 0.9) are in ``batch_stats``.
     """
 
@@ -112,8 +112,8 @@ def standardised(
 ) -> tuple[Array, Array, Array]:
     """Return (x - mean) / sqrt(variance + epsilon) * scale + bias, the mean and the variance.
 
-    Rows with weight 0 are excluded from batch statistics. The gradients of the returned mean and
-    variance are ignored.
+    Batch statistics exclude rows with weight 0. The mean and the variance, [1, C] for batch norm
+    and [B, C] otherwise, have no gradient.
     """
     return _forward(pool, x, scale, bias, weight)[0]
 

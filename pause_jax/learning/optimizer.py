@@ -1,4 +1,4 @@
-"""Optimisers of the clients and the server, from optax or custom, and learning-rate schedules."""
+"""Client optimisers, server optimisers and learning-rate schedules."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     import optax
     from jaxtyping import Float, Int
 
-# Optimisers that need more than a rate. lbfgs needs a line search, and noisy_sgd a seed.
+# Excluded optax optimisers. lbfgs needs a line search, and noisy_sgd needs a seed.
 _EXCLUDED = ("lbfgs", "noisy_sgd")
 
 
 @functools.cache
 def optimizers() -> dict[str, Callable[..., optax.GradientTransformation]]:
-    """Return the optax optimisers that require only a learning rate, by name."""
+    """Return a dict of the optax optimisers that require only a learning rate, keyed by name."""
     import optax
 
     by_name: dict[str, Callable[..., optax.GradientTransformation]] = {}
@@ -48,16 +48,16 @@ ELEMENTWISE = frozenset(
         *("signum", "yogi"),
     )
 )
-# Maximum number of weights that are updated as one vector. For larger models the copies take longer
-# than many small kernels. For smaller models compiling these kernels takes longer than the copies.
+# Maximum number of weights that are updated as one vector. In larger models, copying the weights
+# takes longer than many small kernels. In smaller models, compiling these kernels takes longer.
 ONE_VECTOR = 2**13
 
 
 def made(optimizer: Any, rate: Array | float) -> optax.GradientTransformation:
-    """Return the optax transformation for a learning rate, which may be traced.
+    """Build the optax transformation of ``optimizer`` for a learning rate, which may be traced.
 
     ``optimizer`` is an optax name (``adam``, ``sgd``, ...), a function of the rate, a
-    transformation with a fixed rate, or "module:name" of a transformation in a loaded module.
+    transformation with a fixed rate, or "module:name" for a transformation in an imported module.
     """
     value = optimizer
     if isinstance(optimizer, str):
@@ -117,10 +117,10 @@ def _as_one_vector(inner: optax.GradientTransformation) -> optax.GradientTransfo
 
 
 class ServerOptimizer(Config):
-    """Server optimiser applied to the mean released update (Reddi et al., 2021).
+    """Base class of server optimisers for the mean released update (Reddi et al., 2021).
 
     The negative mean update serves as the gradient of the global model's ``params``. Other
-    collections are averaged. A round without any received update changes nothing.
+    collections are averaged. A round in which no update is received changes nothing.
     """
 
     def transformation(self) -> optax.GradientTransformation | None:
@@ -129,7 +129,7 @@ class ServerOptimizer(Config):
 
 
 class FedAvg(ServerOptimizer):
-    """Federated averaging, PAUSE (2), which adds the mean update to the global model."""
+    """Federated averaging, PAUSE (2). The server adds the mean update to the global model."""
 
     name: ClassVar[str] = "fedavg"
     summary: ClassVar[str] = "add the mean update"
@@ -139,11 +139,11 @@ class FedAvg(ServerOptimizer):
 
 
 class FedAvgM(ServerOptimizer):
-    """Server momentum over rounds, using ``optax.sgd``.
+    """SGD with momentum on the server, implemented with ``optax.sgd``.
 
     Attributes:
       rate: learning rate of the server.
-      momentum: decay rate of the momentum.
+      momentum: decay rate of the momentum per server step.
     """
 
     name: ClassVar[str] = "fedavgm"
@@ -159,12 +159,12 @@ class FedAvgM(ServerOptimizer):
 
 
 class FedAdam(ServerOptimizer):
-    """Server Adam over rounds, with optax's bias correction, which Reddi et al. omit.
+    """Adam on the server, with the bias correction of optax, which Reddi et al. omit.
 
     Attributes:
       rate: learning rate of the server.
-      b1, b2: decay rates of the first and second moment.
-      tau: constant added to the root of the second moment. Larger values adapt less.
+      b1, b2: decay rates of the first and the second moment.
+      tau: constant added to the square root of the second moment. Larger values adapt less.
     """
 
     name: ClassVar[str] = "fedadam"
@@ -182,7 +182,7 @@ class FedAdam(ServerOptimizer):
 
 
 class FedYogi(FedAdam):
-    """Server Yogi with both moments starting at 0. Attributes are as in :class:`FedAdam`."""
+    """Yogi on the server, with both moments initially 0. Attributes are as in :class:`FedAdam`."""
 
     name: ClassVar[str] = "fedyogi"
     summary: ClassVar[str] = "Yogi at the server"
@@ -190,7 +190,7 @@ class FedYogi(FedAdam):
     def transformation(self) -> optax.GradientTransformation:
         import optax
 
-        # ``optax.yogi`` starts the first moment at 1e-6, which moves an untrained model.
+        # ``optax.yogi`` initialises moments to 1e-6, which moves the model even if updates are 0.
         by_yogi = optax.scale_by_yogi(self.b1, self.b2, self.tau, initial_accumulator_value=0.0)
         return optax.chain(by_yogi, optax.scale_by_learning_rate(self.rate))
 
@@ -202,10 +202,10 @@ def server_step(
     mean: Any,
     received: Array,
 ) -> tuple[Any, optax.OptState]:
-    """Take one server step on the mean update and return (params, state).
+    """Apply a server optimiser to the mean update and return the new (params, state).
 
-    ``mean`` is a pytree like ``params``. Nothing changes unless ``received`` (bool scalar, whether
-    any update arrived) is True.
+    ``mean`` is a pytree like ``params``. If no update arrived (``received``, a bool scalar, is
+    False), both are returned unchanged.
     """
     import optax
 
@@ -216,19 +216,19 @@ def server_step(
 
 
 class RateSchedule(Config):
-    """Learning-rate schedule of the clients over the rounds of the federated run.
+    """Base class of schedules for the clients' learning rate over rounds.
 
-    All clients in a round use the same learning rate. The schedule advances every round, including
-    rounds without training. It depends only on the round, so its parameters can be swept.
+    All clients in a round use the same learning rate. The schedule advances in every round,
+    including rounds without training.
     """
 
     def rate(self, base: Array | float, round: Int[Array, ""]) -> Float[Array, ""] | float:
-        """Return the learning rate of round t >= 1, a scalar in [0, base] and ``base`` at t = 1."""
+        """Return the learning rate of round t >= 1, a scalar in [0, base] (``base`` at t = 1)."""
         raise NotImplementedError
 
 
 class ConstantRate(RateSchedule):
-    """Constant base rate in every round, as in the PAUSE runs."""
+    """Constant learning rate, as in the PAUSE runs."""
 
     name: ClassVar[str] = "constant"
     summary: ClassVar[str] = "the same rate in every round (PAUSE)"
@@ -240,11 +240,11 @@ class ConstantRate(RateSchedule):
 class StepDecay(RateSchedule):
     """Step decay over rounds, base * factor^floor((t - 1) / every), like PyTorch's StepLR.
 
-    BSFL uses StepLR in all its simulations (section VI) but does not state its parameters.
+    BSFL uses StepLR in all simulations (section VI) but does not state the parameters.
 
     Attributes:
-      every: rounds between two steps. The first ``every`` rounds use the base rate.
-      factor: number by which each step multiplies the rate.
+      every: number of rounds between two decays. The first ``every`` rounds use the base rate.
+      factor: multiplier of the rate at each decay.
     """
 
     name: ClassVar[str] = "step"
@@ -254,7 +254,7 @@ class StepDecay(RateSchedule):
     factor: float = number(default=0.5, above=0, at_most=1)
 
     def rate(self, base: Array | float, round: Int[Array, ""]) -> Float[Array, ""]:
-        # Integer division, because a float quotient may round up to the next step.
+        # Integer division, because a float quotient may round up to the next integer.
         steps = (round - 1) // self.every
         return base * jnp.asarray(self.factor, jnp.float32) ** steps.astype(jnp.float32)
 
@@ -263,11 +263,11 @@ class CosineDecay(RateSchedule):
     """Cosine decay from the base rate to a fraction of it (Loshchilov and Hutter, 2017, (5)).
 
     The rate of round t is base (f + (1 - f) (1 + cos(pi min((t - 1) / horizon, 1))) / 2), where f
-    is the final fraction. This is PyTorch's CosineAnnealingLR over rounds, then constant.
+    is the final fraction. It equals PyTorch's CosineAnnealingLR up to the horizon.
 
     Attributes:
-      horizon: rounds until the rate reaches the final fraction, usually ``num_rounds``.
-      final: f, in [0, 1]. At 0 nothing is learned after the horizon.
+      horizon: number of rounds until the rate reaches its final value, usually ``num_rounds``.
+      final: final fraction f, in [0, 1]. With 0, clients learn nothing after the horizon.
     """
 
     name: ClassVar[str] = "cosine"

@@ -1,7 +1,7 @@
 """Partitions of the training samples among clients.
 
-Partitions are pure JAX with static shapes, so they are drawn inside the trace and vmap over keys. A
-client's samples are a slice of one flat order, without padding or copies.
+Drawing a partition is pure JAX with static shapes, so it can be traced and vmapped over keys. The
+samples of a client are a slice of one array of sample numbers, without padding or copies.
 """
 
 from __future__ import annotations
@@ -23,46 +23,46 @@ if TYPE_CHECKING:
     from pause_jax.learning.dataset import Dataset
 
 
-# Samples in the order of clients, int [n], and number of samples of each client, int [K].
+# (sample numbers, grouped by client, int [n]; number of samples of each client, int [K]).
 Dealt = tuple[Array, Array]
 
 
 class Partition(NamedTuple):
-    """Samples of all clients, where client k holds ``order[start[k] : start[k] + size[k]]``."""
+    """Samples of all clients. Client k holds ``order[start[k] : start[k] + size[k]]``."""
 
     order: Int[Array, " n"]  # distinct sample numbers
     start: Int[Array, " K"]
     size: Int[Array, " K"]  # at least 1
-    quality: Float[Array, " K"]  # q_k in [0, 1]
+    quality: Float[Array, " K"]  # data quality q_k in [0, 1]
 
     @property
     def share(self) -> Array:
-        """Quality-weighted data share d_k / sum(d), float [K], BSFL (4)."""
-        # One ulp decides near-ties, so rounding must agree between simulate and sweeps. The maximum
-        # keeps XLA from fusing the product with the sum. XLA divides by a scalar through its
-        # reciprocal, except for constants such as equal sizes, so the reciprocal is explicit.
+        """Quality-weighted share of each client in the data, d_k / sum(d), float [K], BSFL (4)."""
+        # One ulp can decide a near-tie, so simulate and sweeps must round alike. The maximum keeps
+        # XLA from fusing the product with the sum. XLA replaces division by a scalar with a product
+        # with its reciprocal, but not for constants (equal sizes), so the reciprocal is explicit.
         weight = jnp.maximum(self.quality * self.size.astype(self.quality.dtype), 0.0)
         return weight * (1 / tree_sum(weight))
 
 
 class PartitionConfig(Config):
-    """Config of a partition.
+    """Base class of partition configs.
 
     Attributes:
-      min_quality: lower bound of the data quality q_k ~ U(min_quality, 1). The inputs of a client
-        of quality q have Gaussian noise with a std of (1 - q) / 4 times the pixel range (BSFL), or
-        (1 - q) / 4 for features. 1 disables the noise.
+      min_quality: lower bound of the data quality q_k ~ U(min_quality, 1). Client k's inputs have
+        Gaussian noise, whose standard deviation is (1 - q_k) / 4 for features and (1 - q_k) / 4
+        times the pixel range for pixels (BSFL). 1 disables the noise.
     """
 
-    # Whether all clients hold equally many samples, which makes the number of local steps static.
+    # Whether all clients hold the same number of samples. The number of local steps is then static.
     equal: ClassVar[bool] = False
-    # Whether the clients are the source clients of the data, whose ids then apply.
+    # Whether the clients are the source clients of the data and keep their ids.
     keeps_clients: ClassVar[bool] = False
 
     min_quality: float = static(default=1.0, at_least=0, at_most=1)
 
     def max_size(self, num_samples: int, num_clients: int) -> int:
-        """Return an upper bound on the samples of a client, known before the draw."""
+        """Return a static upper bound on the number of samples per client."""
         return num_samples
 
     def check_data(self, data: Dataset, num_samples: int, num_clients: int) -> None:
@@ -75,7 +75,7 @@ class PartitionConfig(Config):
             )
 
     def assign(self, key: Array, data: Dataset, num_samples: int, num_clients: int) -> Partition:
-        """Draw a partition of ``num_samples`` random samples among the clients."""
+        """Draw ``num_samples`` samples at random and partition them among the clients."""
         split_key, quality_key = jax.random.split(key)
         order, size = self._assign(split_key, data, num_samples, num_clients)
         return self._partition(order, jnp.cumsum(size) - size, size, quality_key)
@@ -87,12 +87,12 @@ class PartitionConfig(Config):
         return Partition(order.astype(jnp.int32), start.astype(jnp.int32), size, quality)
 
     def _assign(self, key: Array, data: Dataset, num_samples: int, num_clients: int) -> Dealt:
-        """Return the samples in the order of clients, and each client's number of samples."""
+        """Return sample numbers, grouped by client, and the number of samples of each client."""
         raise NotImplementedError
 
 
 class Iid(PartitionConfig):
-    """Random partition into equal shares of n // K samples; up to K - 1 samples are not used."""
+    """Random partition into shares of n // K samples, which leaves up to K - 1 samples unused."""
 
     name: ClassVar[str] = "iid"
     summary: ClassVar[str] = "equal shares at random"
@@ -108,15 +108,15 @@ class Iid(PartitionConfig):
 
 
 class Dirichlet(PartitionConfig):
-    """Partition with symmetric Dirichlet sizes and a dominant label for each client.
+    """Partition with Dirichlet-distributed sizes and a dominant label for each client.
 
-    Every client gets at least one sample. Dominant labels are spread evenly over the clients. A
-    client first takes samples of its label, while available, until its expected share of this label
-    reaches ``dominant_share``. Its other samples are drawn at random from the remaining samples.
-    Without labels only the sizes apply. The algorithm needs only a few sorts and always terminates.
+    Every client receives at least one sample. Each label is dominant for about the same number of
+    clients. A client first receives samples with its dominant label, while they last, until the
+    label's expected share of the client's data reaches ``dominant_share``. Its other samples are
+    drawn at random from the rest. If targets are not labels, all samples are dealt at random.
 
     Attributes:
-      concentration: parameter of the Dirichlet distribution of sizes (2 or 3 in the papers).
+      concentration: parameter of the symmetric Dirichlet distribution (2 or 3 in the papers).
       dominant_share: share of the dominant label in a client's data; 0 for no dominant label.
     """
 
@@ -134,7 +134,7 @@ class Dirichlet(PartitionConfig):
         if not are_labels(data.y_train):
             return sample, size
 
-        # Below, samples are positions in `sample`, and the owner of a free sample is K.
+        # From here, samples are positions in `sample`. Samples that are not yet dealt have owner K.
         labels = data.y_train[sample]
         dominant = jax.random.permutation(label_key, jnp.arange(num_clients) % data.num_classes)
         count = jnp.zeros(data.num_classes, jnp.int32).at[labels].add(1)
@@ -143,8 +143,8 @@ class Dirichlet(PartitionConfig):
         owner = jnp.full(num_samples, num_clients, jnp.int32)
         owner = deal(owner, reserved, taken, num_taken)
 
-        # Deal the rest in a new random order. In the old order, the first free samples would
-        # contain too few dominant labels, because samples near the front are already reserved.
+        # Deal the other samples in a second random order. In the first order, they would start with
+        # too few dominant labels, because the reserved samples were taken from the front.
         order = jax.random.permutation(free_key, num_samples)
         free_first = order[jnp.argsort(owner[order] < num_clients, stable=True)]
         owner = deal(owner, free_first, size - taken, num_samples - num_taken)
@@ -153,13 +153,13 @@ class Dirichlet(PartitionConfig):
     def _reserve(
         self, labels: Array, count: Array, dominant: Array, size: Array
     ) -> tuple[Array, Array]:
-        """Return samples reserved for dominant labels, and the number that each client takes.
+        """Return samples reserved for dominant labels [n], and the number taken by each client [K].
 
-        If a client reserves a share s of its data and the rest is random, its dominant label of
-        frequency f has the share s + (1 - s) f, which equals ``dominant_share`` for
-        s = (dominant_share - f) / (1 - f). Clients with the same label take samples in the order
-        of their numbers while samples remain. Only the first sum(taken) returned samples are
-        reserved, in the order of clients.
+        If a client reserves a share s of its data and the rest is random, its dominant label, which
+        has frequency f in the data, has the expected share s + (1 - s) f. This equals
+        ``dominant_share`` for s = (dominant_share - f) / (1 - f). Clients with the same label are
+        served in the order of their numbers while samples last. Only the first sum(taken) returned
+        samples are reserved. They are grouped by client.
         """
         num_samples = labels.shape[0]
         frequency = (count / num_samples)[dominant]
@@ -172,7 +172,7 @@ class Dirichlet(PartitionConfig):
         wanted_before = jnp.take_along_axis(wanted_so_far, dominant[:, None], axis=1)[:, 0] - wanted
         taken = jnp.clip(count[dominant] - wanted_before, 0, wanted)
 
-        # Sorted by label, a client's samples are a slice after all smaller labels and after the
+        # In the samples sorted by label, a client's slice follows all smaller labels and the
         # samples of its label that earlier clients wanted.
         by_label = jnp.argsort(labels, stable=True)
         label_start = jnp.cumsum(count) - count  # [C]
@@ -182,10 +182,10 @@ class Dirichlet(PartitionConfig):
 
 
 class Natural(PartitionConfig):
-    """Partition according to the source client of each sample, ``Dataset.clients``.
+    """Partition of the samples by source client, ``Dataset.clients``.
 
-    If the data has more than K clients, the key draws K of them at random, which keep their order.
-    Results then do not contain their ids.
+    If the data has more than K clients, K of them are drawn at random and numbered in their
+    original order. Results then contain no client ids.
     """
 
     name: ClassVar[str] = "natural"
@@ -216,7 +216,7 @@ class Natural(PartitionConfig):
         clients = data.clients
         assert clients is not None, "check_data asks for clients"
         draw_key, quality_key = jax.random.split(key)
-        # The number of clients is unknown inside a trace, but bounded by the number of samples.
+        # A trace does not know the number of clients, so `count` has an entry for each sample.
         count = jnp.zeros(clients.shape[0], jnp.int32).at[clients].add(1)
         priority = jnp.where(count > 0, jax.random.uniform(draw_key, count.shape), jnp.inf)
         chosen = jnp.sort(jnp.argsort(priority)[:num_clients])
@@ -236,10 +236,10 @@ class _ByLabel(PartitionConfig):
 
 
 class Shards(_ByLabel):
-    """Partition of the samples, sorted by label, into shards dealt to the clients at random.
+    """Partition of the samples, sorted by label, into equal shards dealt to clients at random.
 
     McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-    2017, section 3, with 2 shards per client. Samples that do not fill a shard are not used.
+    2017, section 3, use 2 shards per client. Samples that do not fill a shard are discarded.
 
     Attributes:
       per_client: number of shards per client (static).
@@ -274,14 +274,14 @@ class Shards(_ByLabel):
 
 
 class DirichletLabels(_ByLabel):
-    """Partition of each label's samples with shares from a symmetric Dirichlet distribution.
+    """Partition of each label's samples in proportions from a symmetric Dirichlet distribution.
 
-    Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural Networks", 2019, known as
-    Dir(alpha) in benchmarks. Every client first gets one random sample because no client may be
-    empty. Other implementations repeat the draw instead.
+    Benchmarks call this partition Dir(alpha). It was introduced by Yurochkin et al., "Bayesian
+    Nonparametric Federated Learning of Neural Networks", 2019. Every client first receives one
+    random sample. Other implementations instead repeat the draw until no client is empty.
 
     Attributes:
-      concentration: alpha. A smaller value gives each client fewer labels.
+      concentration: alpha. The smaller alpha is, the fewer labels dominate a client's data.
     """
 
     name: ClassVar[str] = "dirichlet_labels"
@@ -308,7 +308,7 @@ class DirichletLabels(_ByLabel):
 
 
 def are_labels(targets: Array) -> bool:
-    """Return whether targets are one label per sample."""
+    """Return whether targets are labels, one integer per sample."""
     return targets.ndim == 1 and jnp.issubdtype(targets.dtype, jnp.integer)
 
 
@@ -325,19 +325,19 @@ def counts_of(shares: Array, total: Array) -> Array:
 
 
 def in_turn(counts: Array, length: int) -> Array:
-    """Return each client repeated ``counts`` times, int [length], padded with the last client."""
+    """Repeat each client k ``counts[k]`` times, int [length], padded with the last client."""
     return jnp.repeat(jnp.arange(counts.shape[0]), counts, total_repeat_length=length)
 
 
 def deal(owner: Array, samples: Array, counts: Array, number: Array) -> Array:
-    """Deal the first ``number`` of ``samples`` to the clients in order, ``counts`` (int [K]) each.
+    """Deal the first ``number`` of ``samples`` to clients 0, 1, ..., ``counts[k]`` to client k.
 
-    ``owner`` int [n] is the current owner of each sample. The first ``number`` entries of
-    ``samples`` int [n] must be distinct, and ``number`` is the sum of ``counts``. Returns the new
-    owners, int [n].
+    ``owner``, int [n], is the current owner of each sample. The first ``number`` entries of
+    ``samples``, int [n], must be distinct, and ``number`` must be the sum of ``counts``, int [K].
+    Returns the new owners, int [n].
     """
     num_samples = owner.shape[0]
     is_dealt = jnp.arange(num_samples) < number
-    # Other samples get an index out of range, which the scatter drops.
+    # Entries past `number` get an out-of-range index, which the scatter drops.
     target = jnp.where(is_dealt, samples, num_samples)
     return owner.at[target].set(in_turn(counts, num_samples).astype(owner.dtype), mode="drop")

@@ -1,6 +1,6 @@
-"""Server side of learning, with cohort training and release, averaging and stale updates.
+"""Server side of federated averaging, from the training of a cohort to the server step.
 
-Federated averaging is PAUSE (2). Weights of stale updates are as in REFL (Abdelmoniem et al.,
+Updates are averaged as in PAUSE (2). Stale updates are weighted as in REFL (Abdelmoniem et al.,
 "REFL: resource-efficient federated learning", EuroSys 2023).
 """
 
@@ -34,25 +34,25 @@ from pause_jax.rng import draws, keys
 if TYPE_CHECKING:
     import optax
 
-# Clients whose losses are computed side by side, which bounds memory in large queries.
+# Maximum number of queried clients whose losses are computed side by side, to bound memory.
 QUERY_BATCH = 16
-# Age in rounds of an update under ``stale_updates="next"``.
+# Age of a stale update in rounds under ``stale_updates="next"``.
 _AGE = 1
 
 
 class FederatedAveraging(NamedTuple):
-    """Functions of the learner that ``Learning.build`` returns."""
+    """Functions of the federated averaging learner that ``Learning.build`` returns."""
 
-    local: LocalTraining  # local training, with the client optimiser of round 1
+    local: LocalTraining  # settings, with the client optimiser of round 1
     optimizer_at: Callable[[Array], optax.GradientTransformation]  # (round) -> client optimiser
     execution: Execution
-    server: optax.GradientTransformation | None  # None adds the mean update
+    server: optax.GradientTransformation | None  # None to add the mean update
     partition: PartitionConfig
-    num_samples: int  # training samples in use
+    num_samples: int  # number of training samples in use
     num_clients: int  # K
     largest: int  # upper bound on a client's number of samples
     keeps_state: bool  # whether clients keep their optimiser state between rounds
-    scored: slice  # test samples for scores; the server holds the later samples for validation
+    scored: slice  # test samples for metrics; later test samples are for validation
 
     def init(self, streams: keys.Streams) -> LearnerState:
         local = self.local
@@ -123,15 +123,15 @@ def train_cohort(
 ) -> tuple[LearnerState, Trained, Variables]:
     """Train a cohort, release its updates, and return (state, Trained, updates [m, ...]).
 
-    Only ``state.clients`` changes. Updates are as received by the server, with ``params`` flat. For
-    a slot with weight 0, ``params`` is 0 and all other updates are undefined.
+    Only ``state.clients`` changes. Updates are as received by the server, with ``params`` flattened
+    to [m, d]. In a slot with weight 0, ``params`` is 0 and all other collections are undefined.
     """
     active = selection.active
     updates, opt_states, loss = _train_clients(local, execution, key, state, selection)
-    # Flatten outside the map. Inside, XLA fuses the concatenation into the write of the map's
-    # result, which took most of the time of a round with 1.6 million parameters.
+    # Flatten outside the map. Inside it, XLA fuses the concatenation into the write of the map's
+    # result. With 1.6 million parameters, this took most of the time of a round.
     released = release(jax.vmap(lambda update: ravel_pytree(update)[0])(updates["params"]))
-    # All other collections are released without noise. Result.unnoised lists them.
+    # Updates of other collections are sent without noise and are listed in Result.unnoised.
     updates = {**updates, "params": released}
 
     loss = jax.tree.map(lambda x: jnp.where(active, x, 0.0), loss)
@@ -154,7 +154,7 @@ def _train_clients(
     state: LearnerState,
     selection: Selection,
 ) -> tuple[Variables, Any, LocalLoss]:
-    """Return updates, optimiser states (None if clients keep none) and losses, leaves [m, ...]."""
+    """Train all slots and return updates, optimiser states (None if not kept) and losses."""
     variables = state.model
     partition = state.partition
     clients = selection.clients
@@ -185,7 +185,7 @@ def _train_clients(
 def averaged(
     server: optax.GradientTransformation | None, state: LearnerState, updates: Any, weights: Array
 ) -> tuple[Variables, Any]:
-    """Return the model and the server state after a server step on the weighted updates."""
+    """Return the model and the server optimiser's state after a step on the weighted updates."""
     variables = state.model
     mean = jax.tree.map(lambda x: mean_update(x, weights), updates)
     mean["params"] = ravel_pytree(variables["params"])[1](mean["params"])
@@ -213,26 +213,26 @@ def added(variables: Variables, mean: Variables) -> Variables:
 
 
 def no_updates(state: LearnerState, size: int) -> Variables:
-    """Return ``size`` updates of zeros, with ``params`` flat."""
+    """Return ``size`` zero updates, leaves [size, ...], with ``params`` flattened to [size, d]."""
     params, _ = ravel_pytree(state.model["params"])
     model = {**state.model, "params": params}
     return jax.tree.map(lambda x: jnp.zeros((size, *x.shape), x.dtype), model)
 
 
 def no_stale_updates(learner: Learner, state: LearnerState, num_selected: int) -> StaleUpdates:
-    """Return empty stale updates for the start of a run."""
+    """Return zero stale updates with zero weights, for the start of a run."""
     assert learner.deferred is not None
-    weights = jnp.zeros(num_selected, jnp.float32)  # like a selection's, also under x64
+    weights = jnp.zeros(num_selected, jnp.float32)  # float32 like selection.weights, also under x64
     return StaleUpdates(learner.deferred.none(state, num_selected), weights)
 
 
 def with_stale(
     updates: Any, weights: Array, is_stale: Array, stale: StaleUpdates, beta: Array | float | None
 ) -> tuple[Any, Array, StaleUpdates]:
-    """Join a round's updates with the stale updates of the previous round.
+    """Concatenate a round's updates and the stale updates of the previous round.
 
-    ``is_stale``, bool [m], marks updates that miss this round. Returns the joined updates
-    [2 m, ...], their weights, which sum to one if any is positive, and the new stale updates.
+    ``is_stale``, bool [m], marks updates that miss this round. Returns updates [2 m, ...], their
+    weights [2 m], which sum to 1 unless all are 0, and the new stale updates.
     """
     now, before = jnp.where(is_stale, 0.0, weights), stale.weights
     if beta is not None:
@@ -246,16 +246,16 @@ def with_stale(
 
 
 def damping(beta: Array | float, fresh: Array, in_time: Array, stale: Array, due: Array) -> Array:
-    """Return weight factors of stale updates, float [m]; fresh updates have the factor 1.
+    """Return the factor for the weight of each stale update, float [m].
 
-    The factor is (1 - beta) / (age + 1) + beta (1 - exp(-L / max L)). The relative deviation
-    L = |u - (s + n u) / (n + 1)|^2 / |u|^2 measures how far the stale update s moves the mean u of
-    the n fresh updates, with L = 0 if n = 0. REFL's code divides the exponential by ten, but this
-    function does not. Only fresh updates ``in_time`` and stale updates ``due`` are averaged.
+    The factor is ``(1 - beta) / (age + 1) + beta (1 - exp(-L / max L))``. The relative deviation
+    ``L = |u - (s + n u) / (n + 1)|^2 / |u|^2`` measures how far the stale update s moves the mean u
+    of the n fresh updates that are ``in_time`` (bool [m]). L is 0 if u is 0 or the stale update is
+    not ``due`` (bool [m]). REFL's code divides the exponential by ten, but this function does not.
     """
     number = jnp.sum(in_time).astype(fresh.dtype)
     mean = jnp.sum(jnp.where(in_time[:, None], fresh, 0.0), axis=0) / jnp.maximum(number, 1)
-    # The mean with the stale update differs from u by (u - s) / (n + 1).
+    # Adding the stale update s to the mean u of n updates moves it by (s - u) / (n + 1).
     apart = jnp.sum(jnp.square(mean[None, :] - jnp.where(due[:, None], stale, 0.0)), axis=1)
     scale = jnp.sum(jnp.square(mean)) * (number + 1) ** 2
     moves = jnp.where(due & (scale > 0), apart / jnp.where(scale > 0, scale, 1.0), 0.0)

@@ -1,4 +1,4 @@
-"""Tasks, which define the output shape, the loss and the test scores of a model."""
+"""Learning tasks, which define the output shape, the loss and the test scores of a model."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from pause_jax.base.spelling import shown
 from pause_jax.base.struct import Config, ConfigError
 from pause_jax.learning.dataset import Dataset
 
-# Minimum batch size of the check that losses and scores do not mix samples.
+# Minimum batch size when checking that a task's loss and scores do not mix samples.
 _TOGETHER = 8
 
 
 class Task(Config):
-    """Learning task. A custom task overrides ``outputs``, ``loss`` and optionally ``scores``.
+    """Base class of learning tasks. Override ``outputs``, ``loss`` and optionally ``scores``.
 
     Attributes:
-      metrics: names of the scores, distinct from ``test_loss`` and all other recorded quantities.
+      metrics: names of the scores, which must differ from all other recorded quantities.
     """
 
     metrics: ClassVar[tuple[str, ...]] = ()
 
     def outputs(self, data: Dataset) -> tuple[int, ...]:
-        """Return the output shape for one sample, whose last entry is the model's output size."""
+        """Return the shape of the outputs for one sample. Its last entry is ``num_outputs``."""
         raise NotImplementedError
 
     def check_data(self, data: Dataset) -> None:
         """Raise ConfigError if the data set is unsuitable for the task."""
 
     def loss(self, outputs: Array, targets: Array) -> Array:
-        """Compute the loss of each sample, [B], from outputs [B, ...] and targets [B, ...]."""
+        """Compute per-sample losses [B] from outputs [B, ...] and targets [B, ...]."""
         raise NotImplementedError
 
     def scores(self, outputs: Array, targets: Array) -> dict[str, Array]:
-        """Compute scores [B] of each sample by metric name. Their test means are recorded."""
+        """Compute per-sample scores [B] by metric name. Their test-set means are recorded."""
         return {}
 
 
 class Classification(Task):
-    """Classification into C labels with cross-entropy loss and ``test_accuracy``."""
+    """Classification into C labels, with cross-entropy loss and the score ``test_accuracy``."""
 
     name: ClassVar[str] = "classification"
     summary: ClassVar[str] = "labels: cross entropy, accuracy"
@@ -74,7 +74,7 @@ class Classification(Task):
 
 
 class Regression(Task):
-    """Regression with half the squared error, summed over the targets of a sample."""
+    """Regression with half the squared error as loss, summed over the targets of a sample."""
 
     name: ClassVar[str] = "regression"
     summary: ClassVar[str] = "numbers: half the squared error"
@@ -92,9 +92,9 @@ class Regression(Task):
 
 
 class NextToken(Task):
-    """Prediction of the next of V tokens at each of L positions with cross-entropy loss.
+    """Next-token prediction at each of L positions, with cross-entropy loss over V tokens.
 
-    ``test_accuracy`` is the accuracy over all positions.
+    The loss and the score ``test_accuracy`` of a sample are means over its positions.
     """
 
     name: ClassVar[str] = "next_token"
@@ -124,19 +124,19 @@ TASKS: tuple[type[Task], ...] = (Classification, Regression, NextToken)
 
 
 def task_of(data: Dataset) -> Task:
-    """Infer regression from floats, next token from rows of integers, and else classification."""
+    """Infer the task from the targets, which are labels, floats or rows of tokens."""
     if jnp.issubdtype(data.y_train.dtype, jnp.floating):
         return Regression()
     return Classification() if data.y_train.ndim == 1 else NextToken()
 
 
 def metrics_of(task: Task) -> tuple[str, ...]:
-    """Return the names of an evaluation's metrics."""
+    """Return the names of all metrics that are computed on the test set."""
     return ("test_loss", *task.metrics)
 
 
 def shape_of_outputs(task: Task, data: Dataset) -> tuple[int, ...]:
-    """Return ``task.outputs`` as a shape, or raise ConfigError."""
+    """Return ``task.outputs(data)``, or raise ConfigError if it is not a shape."""
     outputs = task.outputs(data)
     try:
         shape = tuple(map(operator.index, outputs))
@@ -151,7 +151,7 @@ def shape_of_outputs(task: Task, data: Dataset) -> tuple[int, ...]:
 
 
 def check_outputs(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct, model: str) -> None:
-    """Validate the shape of a model's outputs for a batch of one, and any custom task."""
+    """Validate a model's output shape for a batch of one sample, and the task if it is custom."""
     needed = (1, *shape_of_outputs(task, data))
     if not isinstance(outputs, jax.ShapeDtypeStruct):
         raise ConfigError(f"{model}: gives a {type(outputs).__name__}; must give one array.")
@@ -165,9 +165,9 @@ def check_outputs(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct, mode
 
 
 def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> None:
-    """Validate that loss and scores are one number per sample and independent of other samples.
+    """Validate that loss and scores are one number per sample, independent of other samples.
 
-    A shape check alone misses errors in which outputs and targets broadcast to the right shape.
+    A shape check would miss errors in which outputs and targets broadcast to the expected shape.
     """
     name = f"learning.task = {label(task)}"
     y = data.y_train
@@ -181,7 +181,7 @@ def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> N
             f"{name}: a metric is called 'test_loss', as the mean of its loss is. Give it another "
             "name."
         )
-    # The batch size differs from all other axes to expose the use of a wrong axis.
+    # The batch size differs from the length of every other axis, to expose reductions over those.
     lengths = {*outputs.shape[1:], *y.shape[1:]}
     number = next(n for n in range(_TOGETHER, _TOGETHER + 9) if n not in lengths)
     rng = np.random.default_rng(0)
@@ -189,7 +189,7 @@ def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> N
     targets = rng.standard_normal((number, *y.shape[1:])).astype(y.dtype)
     if jnp.issubdtype(y.dtype, jnp.integer):
         targets = rng.integers(data.num_classes, size=targets.shape).astype(y.dtype)
-    # A task's numbers may be traced. Their values do not affect whether samples mix.
+    # Parameters of the task may be traced. Whether samples mix does not depend on their values.
     fixed = jax.tree.map(lambda x: 0.5 if isinstance(x, jax.core.Tracer) else x, task)
 
     def together(o: Array, t: Array) -> dict[str, Array]:
@@ -232,7 +232,7 @@ def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> N
 
 
 def in_short(error: Exception) -> str:
-    """Return an error's type and the first line of its message."""
+    """Return an error's type and the first 200 characters of the first line of its message."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}{f': {lines[0][:200]}' if lines else ''}"
 

@@ -16,26 +16,26 @@ from pause_jax.base.struct import ConfigError, Sizes, static
 from pause_jax.learning.data import Arrays, DataConfig, decoded
 from pause_jax.learning.dataset import Dataset
 
-# Names without NAMESPACE:, which would make tensorflow-datasets fetch and run third-party code.
+# Rejects the prefix "NAMESPACE:", for which tensorflow-datasets would run third-party code.
 _NAME = re.compile(r"\w+(/\w[\w.-]*)?(:[\d.*]+)?", re.ASCII)
 
 
 class Source(NamedTuple):
-    """Data set from tensorflow-datasets, with the features and splits to read."""
+    """Name, features and splits of a data set in tensorflow-datasets."""
 
-    dataset: str  # name in tensorflow-datasets
-    inputs: str = "image"  # feature names
-    labels: str = "label"
-    train: str = "train"  # split names
-    test: str | None = "test"  # None: a random fifth of the samples
+    dataset: str  # name of the data set
+    inputs: str = "image"  # name of the input feature
+    labels: str = "label"  # name of the target feature
+    train: str = "train"  # name of the training split
+    test: str | None = "test"  # name of the test split; None draws a fifth of the samples
 
 
 class Prepared(DataConfig):
-    """Config of a data set from tensorflow-datasets.
+    """Base class of configs of data sets from tensorflow-datasets.
 
     Attributes:
-      data_dir: folder of prepared data sets; by default the folder of tensorflow-datasets.
-      download: download and prepare the data set if it is missing (needs tensorflow once).
+      data_dir: folder of prepared data sets; by default the folder that tensorflow-datasets uses.
+      download: whether to download and prepare a missing data set, which requires TensorFlow.
     """
 
     data_dir: str | None = static(default=None, optional=True, kind=str)
@@ -50,7 +50,7 @@ class Prepared(DataConfig):
 
     @property
     def source(self) -> Source:
-        """Data set, features and splits to read."""
+        """Name, features and splits of the data set to read."""
         return Source(self.name)
 
     def load(self) -> Dataset:
@@ -65,35 +65,35 @@ class Prepared(DataConfig):
 
 
 class Mnist(Prepared):
-    """MNIST with 60,000 + 10,000 images of 28 x 28 pixels."""
+    """MNIST, with 60,000 training and 10,000 test images of 28 x 28 pixels."""
 
     name: ClassVar[str] = "mnist"
     summary: ClassVar[str] = "60,000 digits of 28 x 28 pixels, tensorflow-datasets"
 
 
 class FashionMnist(Prepared):
-    """Fashion-MNIST with 60,000 + 10,000 images of 28 x 28 pixels."""
+    """Fashion-MNIST, with 60,000 training and 10,000 test images of 28 x 28 pixels."""
 
     name: ClassVar[str] = "fashion_mnist"
     summary: ClassVar[str] = "60,000 clothes of 28 x 28 pixels, tensorflow-datasets"
 
 
 class Cifar10(Prepared):
-    """CIFAR-10 with 50,000 + 10,000 colour images of 32 x 32 pixels."""
+    """CIFAR-10, with 50,000 training and 10,000 test colour images of 32 x 32 pixels."""
 
     name: ClassVar[str] = "cifar10"
     summary: ClassVar[str] = "50,000 colour images of 32 x 32 pixels, tensorflow-datasets"
 
 
 class Tfds(Prepared):
-    """Data set from tensorflow-datasets by name, with images or feature vectors of equal shape.
+    """Any data set in tensorflow-datasets with images or feature vectors of equal shape.
 
     Attributes:
-      dataset: name in tensorflow-datasets, such as ``emnist`` or ``kmnist``.
+      dataset: name of the data set, such as ``emnist`` or ``kmnist``.
       inputs: name of the input feature.
-      labels: name of the feature with labels, or with regression targets if it is a float.
-      train: training split.
-      test: test split; None to hold out a random fifth of the samples.
+      labels: name of the target feature, either integer labels or float regression targets.
+      train: name of the training split.
+      test: name of the test split; None draws a fifth of the training split as test set.
     """
 
     name: ClassVar[str] = "tfds"
@@ -111,7 +111,7 @@ class Tfds(Prepared):
 
 
 def _folder(data_dir: str | None, dataset: str) -> pathlib.Path:
-    # The default folder of tensorflow-datasets, whose import would take seconds.
+    # Computed here, because importing tensorflow-datasets for its default folder takes seconds.
     base = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
     return pathlib.Path(base).expanduser() / dataset.partition(":")[0]
 
@@ -157,7 +157,7 @@ def _open(source: Source, data_dir: str | None, *, download: bool) -> Any:
         splits = tfds.data_source(
             source.dataset, data_dir=folder, download=download, builder_kwargs=prepared
         )
-    except Exception as error:  # tfds raises many types here, all of which mean "not readable"
+    except Exception as error:  # tfds raises many exception types if data is not readable
         raise _unreadable(source, data_dir, f"{type(error).__name__}: {error}") from error
     if not splits:
         raise _unreadable(source, data_dir, "it is not prepared there")

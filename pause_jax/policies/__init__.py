@@ -39,7 +39,7 @@ POLICIES: tuple[type[PolicyConfig], ...] = (
     NoiseSampling, TolerantFirst, BudgetGroups, Random, RoundRobin, Fastest, All, Genie,
 )  # fmt: skip
 
-# Names of the library's policies on the command line, in config files and in presets.
+# Library policies by their names on the command line, in config files and in presets.
 NAMED: dict[str, PolicyConfig] = {
     **{policy.name: policy() for policy in POLICIES},
     "pause_exhaustive": Pause(search=Exhaustive()),
@@ -62,7 +62,7 @@ name_settings(PolicyConfig, NAMED)
 
 
 def named(policy: str | PolicyConfig) -> PolicyConfig:
-    """Return the config of a library or custom policy name; return a config unchanged.
+    """Return the policy config with a registered name. A config is returned unchanged.
 
     Raises:
       ConfigError: if the name is unknown. The message lists the known names.

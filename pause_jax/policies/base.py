@@ -1,7 +1,7 @@
 """Interface of a selection policy.
 
-A policy consists of three pure functions for a single run, and a query if it asks clients before it
-selects. The config builds them during tracing, which allows sweeps over every number in the config.
+A policy consists of three pure functions for a single run, and an optional query to clients. The
+config builds them during tracing, when its numeric fields may be traced values.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ if TYPE_CHECKING:
 
 
 class Answer(NamedTuple):
-    """Answers of the asked clients, in the order of the clients returned by ``Query.ask``.
+    """Answers to a query, in the order of the clients returned by ``Query.ask``.
 
     Attributes:
-      loss: float [d], mean loss of the current global model on local data if ``wants`` is ``loss``.
-        1 without learning, NaN if not reported.
-      features: float [d, F], features of the coming round from the latency model (see
-        ``Latency.features``).
-      reported: bool [d], whether an asked client reported its loss. With ``when_spent="drop"``,
-        clients with a spent budget do not report.
+      loss: float [d], mean loss of the current global model on each client's data; NaN if not
+        reported, 1 without learning or if ``Query.wants`` is ``features``.
+      features: float [d, F], latency features for the coming round (see ``Latency.features``).
+      reported: bool [d], whether each client reported its loss. With ``when_spent="drop"``, clients
+        with a spent budget do not report.
     """
 
     loss: Float[Array, " d"]
@@ -40,16 +39,16 @@ class Answer(NamedTuple):
 
 
 class Query(NamedTuple):
-    """Question to clients before the choice. Its duration is part of the round.
+    """Request for information from clients before each selection, which lengthens the round.
 
     Attributes:
-      ask: (key, state, round, available [K]) -> (int32 [d] distinct clients, bool [d] whether each
-        client is asked).
-      receive: (state, clients [d], asked [d], Answer) -> state for ``select``.
+      ask: (key, state, round, available [K]) -> (clients, asked), where ``clients`` are distinct,
+        int32 [d], and ``asked`` is the mask of the clients among them that are asked, bool [d].
+      receive: (state, clients [d], asked [d], Answer) -> state passed to ``select``.
       wants: requested quantity, ``loss`` or ``features``.
-      batch_size: size of the mini-batch for a loss; None for all local data.
-      seconds: (latency of the round [K]) -> float [K], seconds until each client answers. The round
-        waits for the slowest asked client.
+      batch_size: number of samples on which a client computes its loss; None for all its samples.
+      seconds: (latencies of the round [K]) -> float [K], seconds until each client answers. The
+        round waits for the slowest asked client.
     """
 
     ask: Callable[[Array, Any, Array, Array], tuple[Array, Array]]
@@ -59,20 +58,20 @@ class Query(NamedTuple):
     seconds: Callable[[Array], Array]
 
 
-# Bound on finite noise powers, because policies add them up and fading schedules overflow float32.
+# Upper bound on finite noise powers, which keeps sums over clients finite in float32.
 MOST_NOISE = 1e30
-# A policy's choice and its diagnostics.
+# Selection and diagnostics that ``Policy.select`` returns.
 Selected = tuple[Selection, Info]
 
 
 class Policy(NamedTuple):
-    """Functions of a selection policy.
+    """Functions that define a selection policy.
 
     Attributes:
       init: () -> state.
       select: (key, state, round, available [K]) -> (Selection, Info).
       update: (state, Selection, Observation) -> state.
-      query: question to clients before ``select``; None for a policy that asks nothing.
+      query: request to clients before ``select``; None for a policy that asks nothing.
     """
 
     init: Callable[[], Any]
@@ -82,29 +81,29 @@ class Policy(NamedTuple):
 
 
 class Context(NamedTuple):
-    """Network information available when a policy is built.
+    """Information about a network that is available when a policy is built.
 
     Attributes:
       num_clients: K.
       num_selected: m, size of this policy's cohort.
-      num_rounds: T, length of the run; may be traced.
-      update_size: d, entries of a client's update; 0 without learning.
-      num_features: F, number of latency features of a client.
-      data_size: float [K], samples of each client, ``|D_k|``.
-      local_samples: float [K], samples that a client trains on in a round, at most ``|D_k|``.
-      share: float [K], quality-weighted share of the data; sums to one.
-      reward: weights of the reward.
-      privacy: privacy mechanism, with one budget per client where budgets differ. A policy may read
-        its schedule, not its releases.
+      num_rounds: T, number of rounds in the run; may be traced.
+      update_size: d, number of entries in a client's update; 0 without learning.
+      num_features: F, number of latency features per client.
+      data_size: float [K], number of samples of each client, ``|D_k|``.
+      local_samples: float [K], number of samples that each client uses per round, <= ``|D_k|``.
+      share: float [K], each client's quality-weighted share of the data; sums to one.
+      reward: parameters of the reward.
+      privacy: privacy mechanism, with per-client budgets if they differ. A policy may read its
+        budget schedule, but not its releases.
       min_latency: tau_min, seconds.
-      expected_speed: float [K], mu_k, averaged over rounds if it varies. For the genie only.
-      expected_latency: float [K], E[tau_k], seconds. For policies that assume known latencies.
+      expected_speed: float [K], mu_k, averaged over rounds if it varies. Only the genie may use it.
+      expected_latency: float [K], E[tau_k], seconds, for policies that assume known latencies.
       varying: (round) -> float [K], mu_k in that round; None if mu_k is constant.
       forecast: (clock, ahead) -> float [K], probability that a client available at ``clock`` is
         available ``ahead`` seconds later; None if unknown.
-      output_layer: () -> int [C, 1 + H], positions in a flat update of the bias and the H incoming
-        weights of each of the C outputs. Returns None if the output layer is unknown, and is None
-        on a server that does not know the model.
+      output_layer: () -> int [C, 1 + H], the positions of each output's bias and H incoming weights
+        in a flat update. Returns None if the output layer is unknown. The field is None on a server
+        that does not know the model.
       validates: whether observations include ``server_loss``.
     """
 
@@ -134,8 +133,8 @@ class Context(NamedTuple):
     def noise_power(self, participations: Array) -> Array:
         """Return the expected squared norm of the noise in each client's next release, float [K].
 
-        It is infinite if the budget is spent, at most ``MOST_NOISE`` otherwise, and 0 without
-        privacy. Without learning, d = 1 keeps the differences between clients.
+        It is infinite if the client's budget is spent, at most ``MOST_NOISE`` otherwise, and 0
+        without privacy. Without learning, d = 1, which preserves the differences between clients.
         """
         epsilon = self.privacy.budget.epsilon(participations + 1)
         left, dimension = epsilon > 0, self.update_size or 1
@@ -143,7 +142,7 @@ class Context(NamedTuple):
         return jnp.where(left, jnp.minimum(power, MOST_NOISE), jnp.inf)
 
     def speed_at(self, round: Array) -> Array:
-        """Return mu_k in round t, float [K]. For the genie only."""
+        """Return the expected speeds mu_k in a round, float [K], for the genie only."""
         return self.expected_speed if self.varying is None else self.varying(round)
 
 
@@ -151,17 +150,17 @@ class PolicyConfig(Config):
     """Base class of policy configs.
 
     Attributes:
-      reads: names of the data and training results that the policy reads: fields of
-        :class:`Observation` (``loss``, ``square_loss``, ``update``, ``server_loss``) and
-        ``answer.loss`` of a query. Undeclared fields are None.
+      reads: names of the quantities that the policy reads from clients' data or training. These are
+        fields of :class:`Observation` (``loss``, ``square_loss``, ``update``, ``server_loss``), or
+        ``answer.loss`` for a query. Undeclared fields of an observation are None.
       observes: short description of the observed quantities.
-      assumes: short description of the quantities assumed known.
-      reference: source of the rule.
-      alone: whether a sweep compiles the policy separately, because it asks clients, calls back to
-        Python or stores whole updates. Custom policies are always compiled separately.
+      assumes: short description of the quantities that are assumed to be known.
+      reference: source of the selection rule.
+      alone: whether a sweep compiles the policy separately, because it asks clients, calls back
+        into Python or stores whole updates. Custom policies are always compiled separately.
       needs_rounds: reason why the policy cannot run with overlapping rounds; empty if it can. With
-        overlap, ``round`` counts decisions, T counts server steps, and ``update`` may receive
-        answers to earlier decisions.
+        overlapping rounds, ``round`` counts decisions, T counts server steps, and ``update`` may
+        receive observations from earlier decisions.
     """
 
     reads: ClassVar[tuple[str, ...]] = ()
@@ -174,7 +173,7 @@ class PolicyConfig(Config):
     @final
     @property
     def releases(self) -> tuple[str, ...]:
-        """Quantities that clients send without noise, in addition to sizes and latencies."""
+        """Quantities that clients send without noise, in addition to data sizes and latencies."""
         return tuple(words for reading, words in UNNOISED.items() if reading in readings(self))
 
     def cohort_size(self, num_clients: int, num_selected: int) -> int:
@@ -186,9 +185,9 @@ class PolicyConfig(Config):
         raise NotImplementedError(f"{type(self).__name__} has no build(context) -> Policy.")
 
 
-# Fields of an observation that reveal a client's data or require its training.
+# Observation fields that depend on clients' data or training.
 PROTECTED = ("loss", "square_loss", "update", "server_loss")
-# Quantity that clients send without noise for each reading.
+# Description of the quantity that clients send without noise, by its name in ``reads``.
 UNNOISED = {
     "loss": "the training loss of each chosen client",
     "square_loss": "the squared training loss of each chosen client",
@@ -197,7 +196,7 @@ UNNOISED = {
 
 
 def readings(config: PolicyConfig) -> tuple[str, ...]:
-    """Return the readings that a policy and its nested configs declare, without duplicates."""
+    """Return the names in ``reads`` of a policy and its nested configs, without duplicates."""
     declared = [getattr(part, "reads", ()) for _, part in nested(config)]
     return tuple(dict.fromkeys(reading for reads in declared for reading in reads))
 
@@ -208,13 +207,13 @@ def learns_of_training(config: PolicyConfig) -> bool:
 
 
 def policy_of(config: PolicyConfig, context: Context) -> Policy:
-    """Build a policy and limit its observations to the readings that its config declares.
+    """Build a policy whose ``update`` receives only the observation fields that it declares.
 
     Raises:
       TypeError: if ``build`` does not return a :class:`Policy`.
       ConfigError: if the config overrides ``releases``, or the query asks for undeclared losses.
-        ``update`` raises it during tracing if it reads an undeclared field, or returns a state
-        whose structure, shapes or dtypes differ from the initial state.
+        The returned ``update`` raises it during tracing if it reads an undeclared field, or returns
+        a state whose structure, shapes or dtypes differ from the initial state.
     """
     name = type(config).__name__
     built = config.build(context)
@@ -241,7 +240,7 @@ def policy_of(config: PolicyConfig, context: Context) -> Policy:
         try:
             later = updated(absent)
         except Exception:
-            # Using None raises many kinds of errors. Name the fields whose absence causes this one.
+            # Reading a None field can raise any exception. Find the fields whose absence causes it.
             missing = [field for field in absent if _fails(updated, [field])]
             if not missing or _fails(updated, []):
                 raise
@@ -268,7 +267,7 @@ def _undeclared(name: str, deed: str, declared: tuple[str, ...], missing: list[s
 
 
 def _of_form(name: str, form: Any, state: Any) -> Any:
-    """Return the state if its structure, shapes and dtypes match ``form``, else raise."""
+    """Return ``state``, or raise if its structure, shapes or dtypes differ from ``form``."""
     returned = jax.eval_shape(lambda x: x, state)
     leaves, structure = jax.tree_util.tree_flatten_with_path(form)
     returned_leaves, returned_structure = jax.tree_util.tree_flatten_with_path(returned)
@@ -286,7 +285,7 @@ def _of_form(name: str, form: Any, state: Any) -> Any:
 
 
 def check_selected(selected: Any, num_selected: int) -> Selected:
-    """Validate the types, shapes and dtypes of a policy's choice, and return the choice."""
+    """Validate the types, shapes and dtypes of the output of ``select``, and return it."""
     if not (
         isinstance(selected, tuple)
         and len(selected) == 2

@@ -1,4 +1,4 @@
-"""Baselines without learning: random, fastest in expectation, all, round robin."""
+"""Baseline policies that learn nothing: random, fastest, all and round robin."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Random(PolicyConfig):
 
 
 class Fastest(PolicyConfig):
-    """The m available clients with the lowest expected latency, in every round."""
+    """Selection of the m available clients with the lowest expected latency."""
 
     name: ClassVar[str] = "fastest"
     summary: ClassVar[str] = "the m fastest in expectation, always the same"
@@ -58,7 +58,7 @@ class Fastest(PolicyConfig):
 
 
 class All(PolicyConfig):
-    """Every available client in every round (FedAvg with full participation)."""
+    """Selection of every available client (FedAvg with full participation)."""
 
     name: ClassVar[str] = "all"
     summary: ClassVar[str] = "every client, every round"
@@ -75,14 +75,14 @@ class All(PolicyConfig):
 
 
 class RoundRobin(PolicyConfig):
-    """The next m available clients in a fixed cyclic order.
+    """Selection of the next m available clients in a fixed cyclic order.
 
-    Clients next to each other form a cohort. If client numbers follow speed, as in the papers'
-    fleets, the clients of a cohort have similar speeds, which makes rounds shorter.
+    Neighbours in the order form a cohort. If clients are numbered by speed, as in the papers'
+    fleets, the clients of a cohort have similar speeds, which shortens rounds.
 
     Attributes:
-      order: ``number`` for client numbers, or ``shuffled`` for a random permutation that is the
-        same in every run.
+      order: ``number`` for the order of client numbers, or ``shuffled`` for a random permutation
+        that is the same in every run.
     """
 
     name: ClassVar[str] = "round_robin"

@@ -1,4 +1,4 @@
-"""Building blocks of policies: ranking, sampling and weighting of clients."""
+"""Building blocks of policies that rank, sample and weight clients."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 def by_data_size(
     clients: Int[Array, " m"], available: Bool[Array, " K"], context: Context
 ) -> Selection:
-    """Return a selection with the FedAvg weights ``|D_k| / sum |D_j|``, PAUSE (2).
+    """Return the selection of ``clients`` with the FedAvg weights ``|D_k| / sum |D_j|``, PAUSE (2).
 
-    Slots of unavailable clients are empty. Weights sum to one, or to zero if all slots are empty.
+    The sum is over available clients of the cohort. Slots of unavailable clients have weight 0.
     """
     size = jnp.where(available[clients], context.data_size[clients], 0.0)
     total = jnp.sum(size)
@@ -33,9 +33,9 @@ def by_data_size(
 def top_clients(
     score: Float[Array, " K"], available: Bool[Array, " K"], num_selected: int, key: Array
 ) -> Int[Array, " m"]:
-    """Return the m available clients with the highest scores, in descending order, ties at random.
+    """Return the m available clients with the highest scores, in descending order of score.
 
-    Unavailable clients fill the remaining places. Scores must not be NaN.
+    Ties are broken at random. Unavailable clients fill remaining places. Scores must not be NaN.
     """
     return ordered(score, available, key)[:num_selected]
 
@@ -43,12 +43,12 @@ def top_clients(
 def draw_clients(
     weight: Float[Array, " K"], among: Bool[Array, " K"], count: int, key: Array
 ) -> Int[Array, " count"]:
-    """Draw ``count`` clients one by one without replacement, in proportion to ``weight``.
+    """Draw ``count`` clients without replacement, with probabilities proportional to ``weight``.
 
-    Clients are returned in the order of the draws. Clients of weight 0 come after all others, and
-    clients outside ``among`` fill the remaining places.
+    Clients are returned in the order in which they are drawn. Clients of weight 0 are drawn last,
+    and clients outside ``among`` fill any remaining places.
     """
-    # Gumbel top-k trick: the largest values of log w + Gumbel noise are draws without replacement.
+    # Gumbel top-k trick: sorting by log w + Gumbel noise samples without replacement.
     score_key, tie_key = jax.random.split(key)
     score = jnp.log(weight) + jax.random.gumbel(score_key, weight.shape)
     return top_clients(score, among, count, tie_key)
@@ -57,16 +57,15 @@ def draw_clients(
 def inclusion_probabilities(
     weight: Float[Array, " K"], among: Bool[Array, " K"], total: Array | float
 ) -> Float[Array, " K"]:
-    """Return probabilities min(1, c weight) with the sum ``total``; 0 outside ``among``.
+    """Return inclusion probabilities min(1, c weight) that sum to ``total``; 0 outside ``among``.
 
-    Clients that reach 1 are fixed, and the others share the rest in proportion to their weights > 0
-    until no probability exceeds 1 (E3CS's allocation). If ``total`` exceeds the number of clients
-    in ``among``, all of them have probability 1.
+    This is the allocation of E3CS. Weights must be positive in ``among``. If ``total`` exceeds the
+    number of clients in ``among``, all of them have probability 1.
     """
     weight = jnp.where(among, weight, 0.0)
     largest = jnp.sort(weight, descending=True)
-    rest = jnp.cumsum(largest[::-1])[::-1]  # sum of each weight and all smaller ones
-    # If the first j clients are fixed at 1, the factor is (total - j) / (sum of the others).
+    rest = jnp.cumsum(largest[::-1])[::-1]  # sum of each weight and all smaller weights
+    # If the j largest weights have probability 1, then c = (total - j) / (sum of the others).
     factor = (total - jnp.arange(len(weight), dtype=weight.dtype)) / jnp.where(rest > 0, rest, 1.0)
     fits = factor * largest <= 1
     chosen = factor[jnp.argmax(fits)]
@@ -80,10 +79,10 @@ def dep_round(probability: Float[Array, " K"], num_selected: int, key: Array) ->
     Probabilities are at most 1 and sum to an integer n <= m. The n drawn clients come first, in
     random order, and other clients fill the remaining places.
 
-    DepRound (Gandhi et al. 2006): two clients trade probability until one of them is settled at 0
-    or 1. The trade preserves both means and the sum. A random tournament of log2 K levels forms the
-    pairs without a loop over clients. It also avoids a long sum, whose rounding would distort the
-    probabilities (as in systematic sampling).
+    In DepRound (Gandhi et al. 2006), two clients trade probability until one of them has 0 or 1. A
+    trade preserves the sum and both expected values. Here, a random tournament of log2 K levels
+    pairs the clients, which needs neither a loop over clients nor a long sum, whose rounding would
+    distort the probabilities (as in systematic sampling).
     """
     num_clients = len(probability)
     order_key, trade_key = jax.random.split(key)
@@ -95,15 +94,15 @@ def dep_round(probability: Float[Array, " K"], num_selected: int, key: Array) ->
 
 
 def _settled(probability: Array, chance: Array) -> Array:
-    """Return the drawn clients, bool [n], for probabilities [n] and uniform draws [n], n = 2^i."""
+    """Return the mask of drawn clients [n] from probabilities [n] and uniforms [n], n = 2^i."""
     if len(probability) == 1:
         return probability > 0.5  # an integer up to rounding
     half = len(probability) // 2
     left, right = probability[:half], probability[half:]
     both = left + right
     over = both > 1
-    # One client of the pair is settled, at 1 if their sum exceeds 1 and at 0 otherwise. The other
-    # client keeps the rest. If the sum is 1 up to rounding, both cases draw the same client.
+    # One client of each pair is settled, at 1 if the pair's sum exceeds 1 and at 0 otherwise. The
+    # other client keeps the rest. If the sum is 1 up to rounding, both cases draw the same client.
     left_goes_on = jnp.where(
         over, (1 - chance[:half]) * (2 - both) < 1 - left, chance[:half] * both < left
     )
@@ -114,13 +113,13 @@ def _settled(probability: Array, chance: Array) -> Array:
 
 
 def equal_weights(clients: Array, active: Array) -> Selection:
-    """Return a selection of clients, int [m], with equal weights in the active slots, bool [m]."""
+    """Return the selection of ``clients``, int [m], with equal weights in the ``active`` slots."""
     weights = active.astype(jnp.float32)
     return Selection(clients, weights / jnp.maximum(jnp.sum(weights), 1.0))
 
 
 def mask_of(clients: Array, chosen: Array, num_clients: int) -> Array:
-    """Return the mask of chosen clients, bool [K], from distinct clients [n] and a mask [n]."""
+    """Return the mask of chosen clients, bool [K], from distinct clients [n] and a mask of them."""
     return jnp.zeros(num_clients, bool).at[clients].set(chosen)
 
 
@@ -133,7 +132,7 @@ def first_of(order: Array, count: Array) -> Array:
 def ask_everyone(
     key: Array, state: Any, round: Array, available: Bool[Array, " K"]
 ) -> tuple[Array, Array]:
-    """Ask all available clients."""
+    """Return all clients and the mask of available clients, as a ``Query.ask`` function."""
     return jnp.arange(available.shape[0]), available
 
 
@@ -147,14 +146,14 @@ def resource_request(
 
 
 def num_candidates(candidates: int | None, context: Context) -> int:
-    """Return the configured number of candidates, or by default 2 m, at most K."""
+    """Return ``candidates``, or the default min(2 m, K) if it is None."""
     if candidates is None:
         return min(2 * context.num_selected, context.num_clients)
     return candidates
 
 
 def check_candidates(path: str, candidates: int | None, sizes: Sizes) -> None:
-    """Raise ConfigError if ``candidates`` is outside [m, K], for the policy at ``path``."""
+    """Raise ConfigError unless ``candidates`` of the policy at ``path`` is None or in [m, K]."""
     m, num_clients = sizes.num_selected, sizes.num_clients
     if candidates is not None and not m <= candidates <= num_clients:
         raise ConfigError(
@@ -164,7 +163,7 @@ def check_candidates(path: str, candidates: int | None, sizes: Sizes) -> None:
 
 
 def stateless(select: Callable[[Array, Array], Selection]) -> Policy:
-    """Build a policy without state from ``(key, available) -> Selection``."""
+    """Build a stateless policy from a function ``(key, available) -> Selection``."""
 
     def full_select(key: Array, state: tuple[()], round: Array, available: Array) -> Selected:
         return select(key, available), no_info()

@@ -1,4 +1,4 @@
-"""Client selection from clusters of similar updates, in clustered sampling and HiCS-FL.
+"""Clustered sampling and HiCS-FL, which select clients from clusters of similar updates.
 
 Source: Fraboni et al., "Clustered sampling: low-variance and improved representativity for clients
 selection in federated learning", ICML 2021, Algorithm 2; Chen and Vikalo, "Heterogeneity-guided
@@ -29,14 +29,15 @@ if TYPE_CHECKING:
 
 
 class ClusteredSimilarity(PolicyConfig):
-    """One draw from each of m distributions that are rebuilt every round from clusters of updates.
+    """Clustered sampling based on similarity, with one draw from each of m distributions.
 
-    A client's update is the last one that the server received, clipped and noised, and zero before
-    the first one. Client selection therefore has no additional privacy cost. Ward's method (SciPy,
-    on the host) builds the clusters. Without learning, the policy falls back to ``clustered_size``.
+    The distributions are built every round from clusters of clients with similar updates, using
+    Ward's method (SciPy, on the host). A client's update is the last one that the server received,
+    clipped and noised, or zero before the first one. Client selection therefore has no additional
+    privacy cost. Without learning, the policy falls back to ``clustered_size``.
 
     Attributes:
-      distance: ``arccos`` of the cosine similarity (0 if either update is zero), ``l2`` or ``l1``.
+      distance: ``arccos`` (angle between updates, 0 if either update is zero), ``l2`` or ``l1``.
     """
 
     name: ClassVar[str] = "clustered_similarity"
@@ -78,31 +79,31 @@ class ClusteredSimilarity(PolicyConfig):
 class HicsState(NamedTuple):
     """State of HiCS-FL."""
 
-    # Output layer of the last update received from each client: bias, incoming weights.
+    # Biases and incoming weights of the output layer, from each client's last received update.
     layer: Float[Array, "K C P"]
-    seen: Bool[Array, " K"]  # whether an update was received
+    seen: Bool[Array, " K"]  # whether the server has received an update
 
 
 class HicsFl(PolicyConfig):
-    """m draws of a cluster and of a client in it, with a preference for balanced labels.
+    """Sampling of clusters and of clients within them, with a preference for balanced labels.
 
-    The update v of the output layer indicates how balanced a client's labels are, using the entropy
-    h of softmax(v / T). Ward's method (SciPy, on the host) clusters clients by the angle between
-    their output-layer updates plus lambda ``|h_i - h_j|``. Among the clusters with clients left,
-    cluster g is drawn in proportion to exp(gamma (1 - t / T_max) mean h), where t is the number of
-    past rounds. A client of g is then drawn uniformly. Chosen clients have equal weights. Clients
-    without an update come first, in random order. Updates are clipped and noised, as the server
-    received them, and client selection therefore has no additional privacy cost. Without learning,
-    the policy falls back to ``random``.
+    The entropy h of softmax(v / T) indicates how balanced a client's labels are, where v is the
+    client's update of the output layer. Ward's method (SciPy, on the host) clusters clients by the
+    angle between their output-layer updates plus lambda ``|h_i - h_j|``. Each of m draws selects a
+    cluster that has undrawn clients, with probability proportional to exp(gamma (1 - t / T_max) h)
+    for the mean h of the cluster after t of T_max rounds, and then one of its undrawn clients
+    uniformly. Aggregation weights are equal. Clients without an update come first, in random order.
+    Updates are clipped and noised, as the server received them, and client selection therefore has
+    no additional privacy cost. Without learning, the policy falls back to ``random``.
 
-    Unlike the authors' code, this policy never switches to clustered sampling if the h vary much.
+    Unlike the authors' code, this policy does not switch to clustered sampling when h varies a lot.
 
     Attributes:
-      clusters: M, number of clusters; the cohort size if omitted.
-      temperature: T.
-      entropy_weight: lambda.
-      annealing: gamma.
-      signal: v is the update of the ``bias``, or of the ``weights`` averaged over the inputs.
+      clusters: M, maximum number of clusters; the cohort size if omitted.
+      temperature: T, temperature of the softmax.
+      entropy_weight: lambda, weight of the entropy difference in the distance.
+      annealing: gamma, strength of the preference for high entropy in round 1.
+      signal: part of the output layer used as v, ``bias`` or ``weights`` (averaged over inputs).
     """
 
     name: ClassVar[str] = "hics_fl"
@@ -167,7 +168,7 @@ class HicsFl(PolicyConfig):
 
 
 def arccos(updates: Array) -> Array:
-    """Return the angles between updates [K, d] in radians, [K, K]; 0 if either update is zero."""
+    """Return the pairwise angles of updates [K, d], [K, K], in radians; 0 if either is zero."""
     norm = jnp.linalg.norm(updates, axis=1)
     scale = norm[:, None] * norm[None, :]
     cosine = updates @ updates.T / jnp.where(scale > 0, scale, 1.0)
@@ -175,12 +176,12 @@ def arccos(updates: Array) -> Array:
 
 
 def euclidean(updates: Array) -> Array:
-    """Return the Euclidean distances between updates [K, d], [K, K]."""
+    """Return the pairwise Euclidean distances of updates [K, d], float [K, K]."""
     return lax.map(lambda one: jnp.linalg.norm(updates - one[None, :], axis=1), updates)
 
 
 def manhattan(updates: Array) -> Array:
-    """Return the L1 distances between updates [K, d], [K, K]."""
+    """Return the pairwise L1 distances of updates [K, d], float [K, K]."""
     return lax.map(lambda one: jnp.sum(jnp.abs(updates - one[None, :]), axis=1), updates)
 
 
@@ -190,24 +191,24 @@ def similarity_distributions(
     order: NDArray[np.integer],
     num_selected: int,
 ) -> NDArray[np.float64]:
-    """Return the m distributions of Algorithm 2, [m, K].
+    """Return the m distributions of Algorithm 2, float [m, K].
 
-    Client i has mass m n_i and each bin has capacity sum(n), hence the clients fill the m bins
-    exactly. A full bin divided by its capacity is a distribution. Each row sums to one and column i
-    to m n_i / sum(n) = m p_i, which makes the draws unbiased.
+    A client with n_i samples has mass m n_i, and each of m bins has capacity sum(n). The clients
+    therefore fill the bins exactly, and a bin divided by its capacity is a distribution. Each row
+    sums to one and column i to m n_i / sum(n) = m p_i, which makes the draws unbiased.
 
-    1. A client with at least 1/m of the data first fills whole bins alone. (The authors' code omits
-       this step and is biased for these clients.)
-    2. Ward's tree is cut into clusters of at most one bin. This yields at least as many clusters as
-       open bins. The largest clusters seed one open bin each, in descending order.
+    1. A client with at least 1/m of the data first fills one or more entire bins. (The authors'
+       code omits this step and is biased for these clients.)
+    2. Ward's tree is cut into clusters with a mass of at most one bin, which are at least as many
+       as the open bins. The largest clusters seed one open bin each, in descending order.
     3. The clients of the other clusters, smallest cluster first, are poured into the open bins one
-       after the other. Mass that exceeds the capacity of a bin flows into the next one.
+       after the other. Mass that exceeds the capacity of a bin flows into the next bin.
 
     Args:
-      distance: [K, K], symmetric; non-finite distances are replaced.
+      distance: [K, K], symmetric; NaN counts as 0, and infinity as a large finite distance.
       data_size: [K], integer-valued.
       order: int [K], permutation that breaks ties and orders the clients of a cluster.
-      num_selected: m.
+      num_selected: m, number of distributions.
     """
     capacity = float(np.sum(data_size))
     own, mass = _own_bins(num_selected * data_size.astype(np.float64), capacity)
@@ -228,7 +229,7 @@ def similarity_distributions(
 def _own_bins(
     mass: NDArray[np.float64], capacity: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the bins that a single client fills, [n, K], and the remaining mass, [K]."""
+    """Return the bins that are filled by a single client, [n, K], and the remaining masses, [K]."""
     number = (mass // capacity).astype(np.int64)
     client = np.repeat(np.arange(len(mass)), number)
     bins = capacity * (client[:, None] == np.arange(len(mass))[None, :])
@@ -241,9 +242,9 @@ def _pour(
     in_turn: NDArray[np.integer],
     capacity: float,
 ) -> NDArray[np.float64]:
-    """Pour the mass [K] of the clients ``in_turn`` into the bins [n, K], one bin after another."""
+    """Pour the masses of the clients ``in_turn`` into bins one by one; return the bins, [n, K]."""
     poured, room = mass[in_turn], capacity - bins.sum(axis=1)
-    # Positions along the concatenated mass: the end of each client, and the end of each bin.
+    # Positions in the concatenated mass at which each client and each bin ends.
     ends, full = np.cumsum(poured)[None, :], np.cumsum(room)[:, None]
     overlap = np.minimum(ends, full) - np.maximum(ends - poured[None, :], full - room[:, None])
     bins = bins.copy()
@@ -254,10 +255,10 @@ def _pour(
 def _clusters(
     distance: NDArray[np.floating], mass: NDArray[np.float64], capacity: float
 ) -> NDArray[np.int64]:
-    """Cut Ward's tree into clusters of mass at most ``capacity``; return labels [K] from 0.
+    """Cut Ward's tree into clusters of mass at most ``capacity``, and return their labels [K].
 
-    The mass of a merged cluster replaces its height in the tree. Like heights, masses grow towards
-    the root, and a cut at the height ``capacity`` bounds them.
+    The mass of each merged cluster replaces its height in the tree. Like heights, masses grow
+    towards the root, and cutting at ``capacity`` therefore bounds them.
     """
     from scipy.cluster.hierarchy import fcluster
 
@@ -271,7 +272,7 @@ def _clusters(
 
 def ward_tree(distance: NDArray[np.floating]) -> NDArray[np.float64]:
     """Return SciPy's linkage matrix [K - 1, 4] of Ward's method for finite distances, K >= 2."""
-    # Imported here because the import takes 0.2 s and few runs cluster.
+    # Imported here because the import takes 0.2 s and few runs need it.
     from scipy.cluster.hierarchy import linkage
     from scipy.spatial.distance import squareform
 
@@ -280,12 +281,12 @@ def ward_tree(distance: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 # JAX copies larger callback arguments on another thread of the pool that runs programs. If all
-# threads wait in callbacks, no thread is left to copy, which is a deadlock (jax-ml/jax#24255).
+# threads wait in callbacks, none is left to copy, which is a deadlock (jax-ml/jax#24255).
 PIECE_BYTES = 64 * 1024
 
 
 def call_on_host(function: Callable[..., Any], like: jax.ShapeDtypeStruct, *given: Array) -> Array:
-    """Call a pure function of NumPy arrays on the host, with arguments copied in pieces."""
+    """Call a pure NumPy function on the host, copying its arguments in pieces to avoid deadlock."""
     pieces = [_split(array) for array in given]
     counts, shapes = [len(each) for each in pieces], [array.shape for array in given]
 
@@ -305,7 +306,7 @@ def _split(array: Array) -> list[Array]:
 
 
 def ward_labels(distance: NDArray[np.floating], number: int) -> NDArray[np.int32]:
-    """Return labels [K], from 0, of at most ``number`` Ward clusters of distances [K, K]."""
+    """Group clients [K] into at most ``number`` Ward clusters, and return their labels from 0."""
     if len(distance) == 1:
         return np.zeros(1, np.int32)
     from scipy.cluster.hierarchy import fcluster
@@ -315,7 +316,7 @@ def ward_labels(distance: NDArray[np.floating], number: int) -> NDArray[np.int32
 
 
 def cluster_means(value: Array, label: Array, counted: Array, number: int) -> Array:
-    """Return the mean value of the ``counted`` clients per cluster, float [number]; 0 if none."""
+    """Return the mean value of the ``counted`` clients in each cluster, [number]; 0 if none."""
     sums, sizes = (
         jnp.zeros(number).at[label].add(jnp.where(counted, each, 0.0)) for each in (value, 1.0)
     )
@@ -329,10 +330,10 @@ def draw_in_clusters(
     among: Bool[Array, " K"],
     count: int,
 ) -> Float[Array, " K"]:
-    """Return each client's rank in the draws, [K], ``count`` for the first and 0 if not drawn.
+    """Rank the drawn clients, float [K], with ``count`` for the first and 0 for undrawn clients.
 
-    Each of at most ``count`` draws selects a cluster in proportion to exp(``taste``) and one of its
-    clients uniformly, among the clients of ``among`` that are not drawn yet.
+    Each of at most ``count`` draws selects a cluster with probability proportional to
+    exp(``taste``), then one of its clients uniformly, among the undrawn clients of ``among``.
     """
     order_key, draw_key = jax.random.split(key)
     order = jax.random.permutation(order_key, label.shape[0])

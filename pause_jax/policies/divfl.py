@@ -27,22 +27,21 @@ class DivFlState(NamedTuple):
 
     updates: Float[Array, "K d"]  # last update received from each client; 0 before the first
     distance: Float[Array, "K K"]  # Euclidean distances between the updates
-    seen: Bool[Array, " K"]  # whether an update was received
+    seen: Bool[Array, " K"]  # whether the server has received an update
 
 
 class DivFl(PolicyConfig):
-    """Greedy facility location of a cohort S with a small sum_k min_{i in S} ``|g_k - g_i|``.
+    """Greedy minimisation of sum_k min_{i in S} ``|g_k - g_i|`` over cohorts S (facility location).
 
-    g_k is the last update that the server received from client k, clipped and noised. In this
-    variant without overhead, only chosen clients renew g_k. Client selection therefore has no
-    additional privacy cost. Clients without an update come first, in random order. (The authors'
-    code collects the gradients of all clients in the first round at no cost.) Without learning, the
-    policy falls back to ``random``.
+    g_k is the last update that the server received from client k, clipped and noised. Only chosen
+    clients renew it (the paper's variant without overhead), and client selection therefore has no
+    additional privacy cost. Clients without an update come first, in random order. (In the first
+    round, the authors' code collects the gradients of all clients without counting the cost.)
+    Without learning, the policy falls back to ``random``.
 
     Attributes:
-      weighting: ``neighbours`` for weights proportional to the number of clients whose nearest
-        chosen client is this one, or ``data`` for weights proportional to data size, as in the
-        authors' code.
+      weighting: ``neighbours`` for weights proportional to the number of clients represented by
+        each chosen client, or ``data`` for data sizes, as in the authors' code.
     """
 
     name: ClassVar[str] = "divfl"
@@ -88,7 +87,7 @@ class DivFl(PolicyConfig):
             rows = lax.map(
                 lambda one: jnp.linalg.norm(updates - one[None, :], axis=1), updates[clients]
             )
-            # A non-finite update is far from all others.
+            # Treat a non-finite update as far from all others.
             rows = jnp.nan_to_num(rows, nan=_FAR, posinf=_FAR)
             distance = state.distance.at[clients].set(rows).at[:, clients].set(rows.T)
             seen = store_active(state.seen, clients, received, received)
@@ -97,7 +96,7 @@ class DivFl(PolicyConfig):
         return Policy(init, select, update)
 
 
-# Large distance whose sum over clients is finite in float32.
+# Large distance, whose sum over all clients is still finite in float32.
 _FAR = 1e30
 
 
@@ -108,11 +107,11 @@ def greedy(
     count: int,
     order: Int[Array, " K"],
 ) -> Float[Array, " K"]:
-    """Return each client's rank in the greedy choice, ``count`` for the first and 0 if not chosen.
+    """Rank the chosen clients, float [K], with ``count`` for the first and 0 for unchosen clients.
 
-    Each of at most ``count`` steps adds the client i of ``among`` that minimises the sum over the
-    ``known`` clients k of the distance from k to the nearest chosen client. Ties are resolved in
-    favour of the first client in the permutation ``order``.
+    Each of at most ``count`` steps adds the client of ``among`` that minimises the total distance
+    from ``known`` clients to their nearest chosen clients. Ties go to the first client in
+    ``order``.
     """
 
     def take(step: Array, so_far: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -135,10 +134,10 @@ def neighbours(
     clients: Int[Array, " m"],
     active: Bool[Array, " m"],
 ) -> Float[Array, " m"]:
-    """Return the share of clients that each chosen client represents; shares sum to one.
+    """Return the share of clients that each chosen client represents, [m]; shares sum to one.
 
-    A chosen client represents itself and the ``known`` unchosen clients that are nearest to it. On
-    ties, the first chosen client counts. A chosen client outside ``known`` represents only itself.
+    A chosen client represents itself and the unchosen ``known`` clients nearest to it. Ties go to
+    the first chosen client. Chosen clients outside ``known`` represent only themselves.
     """
     chosen = mask_of(clients, active, distance.shape[0])
     apart = jnp.where((active & known[clients])[None, :], distance[:, clients], jnp.inf)

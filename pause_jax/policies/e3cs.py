@@ -1,4 +1,4 @@
-"""E3CS: adversarial bandit on successful updates, with a minimum probability for every client.
+"""E3CS: adversarial bandit that rewards received updates, with a floor on probabilities.
 
 Source: Huang et al., "Stochastic client selection for federated learning with volatile clients",
 IEEE Internet of Things Journal 2022 (arXiv 2011.08756).
@@ -19,7 +19,7 @@ from pause_jax.policies.choose import by_data_size, dep_round, inclusion_probabi
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
-# Bound on log weights relative to the largest one, because smaller shares are negligible.
+# Lower bound on log weights relative to the largest one. Smaller weights are negligible.
 _LEAST_LOG_WEIGHT = -60.0
 
 
@@ -31,15 +31,15 @@ class E3csState(NamedTuple):
 
 
 class E3cs(PolicyConfig):
-    """Random cohort with inclusion probabilities from a floor and exponential weights.
+    """Random cohort whose inclusion probabilities combine a floor with exponential weights.
 
-    p_k = sigma + (m - K sigma) w_k / sum w. Probabilities above 1 are set to 1, and the other
-    clients share the rest. DepRound draws exactly m clients with these probabilities. Then w_k <-
-    w_k exp((m - K sigma) eta x_k / K) for each chosen client whose update arrived, with x_k = 1 /
-    p_k. A client with p_k = 1 keeps its weight. K counts the available clients, and m is at most K.
+    Client k is included with probability p_k = sigma + (m - K sigma) w_k / sum w for K available
+    clients and m <= K. Probabilities above 1 are set to 1, and the other clients share the rest.
+    DepRound draws exactly m clients. The weight w_k of a chosen client whose update arrived is then
+    multiplied by exp((m - K sigma) eta / (K p_k)), unless p_k is 1.
 
     Attributes:
-      quota: floor of the probabilities, sigma = quota m / K. At 1 the draw is uniform.
+      quota: floor sigma in units of the uniform probability m / K. At 1, the draw is uniform.
       schedule: ``constant``, or ``late`` for no floor in the first quarter of the rounds and
         ``quota`` afterwards. (E3CS-inc is ``late`` with a quota of 1.)
       rate: eta, learning rate of the weights.
@@ -94,17 +94,17 @@ class E3cs(PolicyConfig):
 def allocated(
     log_weight: Float[Array, " K"], available: Bool[Array, " K"], m: int, quota: Array
 ) -> Float[Array, " K"]:
-    """Return each client's inclusion probability; 0 for unavailable clients.
+    """Return each client's inclusion probability, float [K]; 0 for unavailable clients.
 
-    The sum is m, or the number of available clients if smaller. The floor is ``quota`` times the
-    uniform probability.
+    Probabilities sum to m, or to the number of available clients if it is smaller. The floor is
+    ``quota`` times the uniform probability.
     """
     size = jnp.sum(available).astype(log_weight.dtype)
     drawn = jnp.minimum(size, m)
     floor = quota * drawn / jnp.maximum(size, 1)
     log_weight -= jnp.max(jnp.where(available, log_weight, -jnp.inf))
     weight = jnp.exp(jnp.maximum(log_weight, _LEAST_LOG_WEIGHT))
-    # Part above the floor, in units of 1 - floor.
+    # Probabilities above the floor, in units of 1 - floor.
     above = inclusion_probabilities(
         weight, available, drawn * (1 - quota) / jnp.maximum(1 - floor, 1e-6)
     )

@@ -20,7 +20,7 @@ from pause_jax.policies.choose import draw_clients, equal_weights, top_clients
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
-# Standard deviation of the independent part of a loss change, as in the authors' code.
+# Standard deviation of the independent part of each loss change, as in the authors' code.
 NOISE = 0.01
 
 
@@ -28,40 +28,41 @@ class FedCorState(NamedTuple):
     """State of FedCor."""
 
     round: Int[Array, ""]  # number of past rounds
-    loss: Float[Array, " K"]  # loss in the latest answer
-    answered: Bool[Array, " K"]  # answered in the last round, whose cohort was random
-    # Ring buffer over rounds: loss changes, observed clients, and round of each row.
+    loss: Float[Array, " K"]  # last reported loss
+    answered: Bool[Array, " K"]  # reported in the last round, and its cohort was random
+    # Ring buffer over rounds, with loss changes, masks of observed clients, and round numbers.
     change: Float[Array, "window K"]
     observed: Bool[Array, "window K"]
     when: Int[Array, " window"]
-    embedding: Float[Array, "F K"]  # X
-    taken: Float[Array, " K"]  # greedy choices of each client since the last fit
+    embedding: Float[Array, "F K"]  # X, with Sigma = X^T X + NOISE^2 I
+    taken: Float[Array, " K"]  # number of greedy choices of each client since the last fit
 
 
 class FedCor(PolicyConfig):
-    """Greedy choice under a Gaussian process model of the clients' loss changes.
+    """Greedy selection under a Gaussian process model of the clients' loss changes.
 
     Loss changes have the covariance Sigma = X^T X + 0.01^2 I. X [F, K] is fitted by maximum
-    likelihood to the changes in rounds with random cohorts: the first ``warmup`` rounds, then every
-    ``interval``-th round. All clients report their loss before and after these rounds, which costs
-    time and releases losses. In other rounds, m clients are chosen one by one by k* = argmax
-    alpha^c_k sum_i p_i Sigma_ik / sqrt(Sigma_kk), and Sigma is conditioned on each of them. c_k
-    counts the greedy choices of client k since the last fit. Aggregation weights are equal.
+    likelihood to the loss changes in rounds with random cohorts, which are the first ``warmup``
+    rounds and then every ``interval``-th round. All available clients report losses before and
+    after these rounds, which takes time and reveals data. In other rounds, m clients are chosen one
+    by one, each maximising alpha^c_k sum_i p_i Sigma_ik / sqrt(Sigma_kk) with Sigma conditioned on
+    earlier choices. p_i is client i's share of the data, and c_k counts the greedy choices of
+    client k since the last fit. Aggregation weights are equal.
 
-    The authors' code trains its later random cohorts in addition to the chosen ones, at no cost.
-    Here, a random cohort takes a round. X has the same random initial value in every run.
+    The later random cohorts take whole rounds, whereas the authors' code trains them in addition to
+    the chosen cohorts at no cost. X has the same random initial value in every run.
 
     Attributes:
       warmup: number of initial rounds with random cohorts.
       interval: period of the later rounds with random cohorts.
-      features: F.
-      steps: Adam steps per fit.
+      features: F, number of rows of X.
+      steps: number of Adam steps per fit.
       step_size: step size of Adam.
-      window: number of rounds before the last one whose changes also enter the fit.
-      discount: factor of a change's log-likelihood per round of age.
-      annealing: alpha.
-      query_share: duration of an answer as a share of the client's latency, times the ratio of its
-        samples to those used in training. The default counts a forward pass as 1/3 of training.
+      window: number of rounds before the last one whose loss changes also enter the fit.
+      discount: factor on the log-likelihood of a loss change per round of age.
+      annealing: alpha, factor on a client's score per greedy choice.
+      query_share: time to evaluate a sample as a share of the client's latency per training sample.
+        The default counts a forward pass as 1/3 of training.
     """
 
     name: ClassVar[str] = "fedcor"
@@ -154,7 +155,7 @@ class FedCor(PolicyConfig):
         return ((round >= 1) & (round <= self.warmup)) | later
 
     def fitted(self, state: FedCorState, fits: Array) -> Array:
-        """Return X [F, K] fitted to the stored changes, or the old X unless ``fits`` is true."""
+        """Return the fitted X [F, K]; the old X if ``fits`` is false or the fit is not finite."""
         weight = self.discount ** (state.round - state.when).astype(jnp.float32)
         import optax  # imported here because building a config does not need it
 
@@ -169,7 +170,7 @@ class FedCor(PolicyConfig):
             move, moments = adam.update(jax.grad(loss)(embedding), moments)
             return optax.apply_updates(embedding, move), moments
 
-        # A traced number of steps skips the fit. Under vmap, lax.cond would run both branches.
+        # Zero steps skip the fit, whereas lax.cond would run both branches under vmap.
         start = state.embedding, adam.init(state.embedding)
         new, _ = lax.fori_loop(0, jnp.where(fits, self.steps, 0), step, start)
         return jnp.where(jnp.all(jnp.isfinite(new)), new, state.embedding)
@@ -180,12 +181,12 @@ def surprise(
 ) -> Float[Array, ""]:
     """Return the negative log-likelihood of the observed loss changes, up to a constant.
 
-    This is (y^T S^-1 y + log det S) / 2 with S = X^T X + s^2 I over the observed clients. It needs
-    only F x F matrices, as y^T S^-1 y = min_b ``|y - X^T b|^2 / s^2 + |b|^2``.
+    For changes y, this is (y^T S^-1 y + log det S) / 2 with S = X^T X + s^2 I and s = NOISE. F x F
+    matrices suffice, because y^T S^-1 y = min_b ``|y - X^T b|^2 / s^2 + |b|^2``.
     """
     x = jnp.where(observed[None, :], embedding, 0.0)
     gram = x @ x.T + NOISE**2 * jnp.eye(x.shape[0])
-    # The gradient with respect to b vanishes at the minimum, hence b may be held constant.
+    # The gradient with respect to b vanishes at the minimum, so b may be treated as constant.
     b = lax.stop_gradient(jnp.linalg.solve(gram, x @ change))
     square = jnp.sum((change - b @ x) ** 2) / NOISE**2 + jnp.sum(b**2)
     # log det S, up to a constant.
@@ -199,10 +200,10 @@ def correlated(
     among: Bool[Array, " K"],
     count: int,
 ) -> Float[Array, " K"]:
-    """Return each client's rank in the greedy choice, ``count`` for the first and 0 if not chosen.
+    """Rank the chosen clients, float [K], with ``count`` for the first and 0 for unchosen clients.
 
-    The rule of :class:`FedCor` chooses at most ``count`` clients of ``among``, with X =
-    ``embedding``, p = ``share`` and alpha^c = ``weight``.
+    At most ``count`` clients of ``among`` are chosen by the greedy rule of :class:`FedCor`, with X
+    = ``embedding``, p = ``share`` and alpha^c = ``weight``.
     """
 
     def choose(step: Array, so_far: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""FedCS: selection of as many clients as a deadline allows, given their update and upload times.
+"""FedCS: selection of as many clients as can update and upload their models by a deadline.
 
 Source: Nishio and Yonetani, "Client selection for federated learning with heterogeneous resources
 in mobile edge", IEEE ICC 2019.
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 
 
 class FedCs(PolicyConfig):
-    """Greedy admission of the candidate that lengthens the round least, within a deadline.
+    """Greedy admission of the candidates that lengthen the round least, up to a deadline.
 
-    A random set of candidates reports its resources, which reveals the expected latencies. The
-    update takes (1 - ``upload_share``) of the expected latency, and the upload takes the rest.
-    Uploads run one after another while other clients still compute. At most m clients are accepted,
-    and the other slots stay empty.
+    A random set of candidates reports its resources, which reveals expected latencies. A share
+    ``upload_share`` of the expected latency is the upload, and the rest is the update. Uploads run
+    one after another while other clients still compute. At most m clients are accepted, and the
+    other slots stay empty.
 
-    Only the rule assumes sequential uploads. The simulated round lasts as long as its slowest
-    client, as with every policy.
+    Only the selection rule assumes sequential uploads. The simulated round lasts as long as its
+    slowest client, as with every policy.
 
     Attributes:
-      candidates: clients asked per round, at least m; 2 m (at most K) if omitted.
+      candidates: number of clients asked per round, m to K; min(2 m, K) if omitted.
       deadline: T_round, seconds.
-      upload_share: share of the upload in a client's latency.
+      upload_share: share of a client's latency that the upload takes.
       overhead: T_cs + T_agg + T^d, seconds per round for selection, aggregation and multicast.
-      query_seconds: duration of the resource request, seconds per round.
+      query_seconds: duration of the resource request in seconds per round.
     """
 
     name: ClassVar[str] = "fedcs"
@@ -77,7 +77,7 @@ class FedCs(PolicyConfig):
             return mask_of(clients, asked, num_clients)
 
         def select(key: Array, asked: Array, round: Array, available: Array) -> Selected:
-            # A random order breaks ties.
+            # The random order breaks ties.
             order = draw_clients(jnp.ones(num_clients), asked, count, key)
             accepted = greedy(
                 compute[order], upload[order], asked[order], m, self.deadline - self.overhead
@@ -99,11 +99,11 @@ def greedy(
 ) -> Bool[Array, " d"]:
     """Return the mask of the usable candidates accepted by Algorithm 3 of FedCS, at most m.
 
-    Updates run in parallel from the start, and uploads run one after another. If the accepted
-    clients take Theta seconds, the next upload starts when they are done and the client's update is
-    computed. The client adds ``upload`` + max(0, ``compute`` - Theta). The algorithm examines the
-    candidate that adds least, accepts it if the round still ends before the deadline, and drops it
-    otherwise. The multicast time T^d does not depend on the set and is part of ``FedCs.overhead``.
+    Clients compute in parallel from the start and upload one after another. If the accepted clients
+    finish after Theta seconds, a candidate adds ``upload`` + max(0, ``compute`` - Theta) seconds.
+    Each step examines the candidate that adds least, accepts it if the round still ends before the
+    deadline, and drops it otherwise. The multicast time T^d does not depend on the set and is part
+    of ``FedCs.overhead``.
     """
 
     def look_at_next(_: int, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:

@@ -36,24 +36,24 @@ class GreedyState(NamedTuple):
 
 
 class GreedyFed(PolicyConfig):
-    """The m clients with the largest average Shapley values, after one update from each client.
+    """Selection of the m clients with the largest average Shapley values.
 
     The value of a coalition in a cohort is the negative validation loss of the model that averages
-    only the coalition's updates. The updates are clipped and noised, as the server received them.
-    Client selection therefore has no additional privacy cost. Shapley values are means over
-    permutations of the cohort, in which each client comes first equally often. The order of the
-    others is random in each round and the same in every run. Clients without a received update come
-    first, in random order. The policy needs ``learning.validation`` samples. Without learning, it
-    falls back to ``random``.
+    only the coalition's updates. The updates are clipped and noised, as the server received them,
+    and client selection therefore has no additional privacy cost. Shapley values are means over
+    permutations of the cohort in which each client comes first equally often. The order of the
+    others is random in each round, but the same in every run. Clients without a received update
+    come first, in random order. The policy needs ``learning.validation`` samples. Without learning,
+    it falls back to ``random``.
 
-    Unlike in the authors' code, no convergence test reduces the number of permutations.
+    Unlike the authors' code, this policy has no convergence test for stopping early.
 
     Attributes:
       sweeps: number of permutations in which each client of the cohort comes first.
-      tolerance: once the value of a coalition is this close to the value of the cohort, further
-        clients of the permutation add 0. If the whole cohort changes the loss by less, all values
-        of the round are 0.
-      memory: weight of the old average when a value is added; None for the arithmetic mean.
+      tolerance: once the value of a coalition is this close to the value of the cohort, the
+        remaining clients of the permutation add 0. If the whole cohort changes the loss by less,
+        all Shapley values of the round are 0.
+      memory: weight of the old average when a new value is added; None for the arithmetic mean.
     """
 
     name: ClassVar[str] = "greedyfed"
@@ -116,8 +116,8 @@ def coalition_value(
 ) -> Callable[[Array], Array]:
     """Return the function that maps a coalition, bool [m], to its negative validation loss.
 
-    ``loss`` maps aggregation weights [m] to the validation loss. Clients whose update was not
-    received have weight 0.
+    ``loss`` maps aggregation weights [m] to the validation loss. Weights are scaled to a sum of
+    one, with weight 0 for clients whose update was not received.
     """
 
     def value(members: Array) -> Array:
@@ -139,7 +139,7 @@ def permutations(key: Array, size: int, sweeps: int) -> Array:
 def shapley(
     value: Callable[[Array], Array], orders: Int[Array, "R m"], tolerance: Array | float
 ) -> Float[Array, " m"]:
-    """Return the mean value that each client adds to its predecessors in R permutations.
+    """Return the mean value that each client adds to its predecessors, over R permutations.
 
     ``value`` maps a coalition, bool [m], to a scalar. See :class:`GreedyFed` for ``tolerance``.
     """

@@ -1,7 +1,7 @@
 """Index rules: optimistic estimates of client speeds for the maximisation of PAUSE and BSFL.
 
-The papers use :class:`Ucb`. The other rules are alternatives for the same maximisation. The index
-of an untried client is always +inf.
+The papers use :class:`Ucb`. The other rules are alternatives for the same maximisation. Before
+round t, client k has taken part in T_k rounds. The index of an untried client is always +inf.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Index(NamedTuple):
     init: Callable[[], Any]
     value: Callable[[Array, Any, Array], Array]  # (key, state, round) -> float [K]
     update: Callable[[Any, Array, Array, Array], Any]  # (state, clients, speed, active) -> state
-    counts: Callable[[Any], Array]  # state -> int [K], participations
-    # (state, Selection, Observation) -> state, for a rule that reads more than speeds.
+    counts: Callable[[Any], Array]  # state -> int [K], numbers of participations
+    # (state, Selection, Observation) -> state, replaces ``update`` for rules that read more.
     observe: Callable[[Any, Any, Any], Any] | None = None
 
 
@@ -53,7 +53,7 @@ def from_stats(context: Context, value: Callable[[Array, ClientStats, Array], Ar
 
 
 class Ucb(IndexRule):
-    """UCB index of the papers, PAUSE (13), zeta * mean + sqrt((m + 1) ln t / T).
+    """UCB index of the papers, PAUSE (13), zeta * mean + sqrt((m + 1) ln t / T_k).
 
     Attributes:
       speed_weight: zeta, weight of the mean speed (1 as printed, 3 in the large network).
@@ -72,9 +72,9 @@ class Ucb(IndexRule):
 
 
 class KlUcb(IndexRule):
-    """KL-UCB: the largest q with T kl(mean, q) <= ln t (Garivier and Cappe 2011).
+    """KL-UCB index, the largest q with T_k kl(mean, q) <= ln t (Garivier and Cappe 2011).
 
-    The Bernoulli divergence gives a valid bound for speeds in [0, 1], tighter than Hoeffding's.
+    The Bernoulli divergence yields a valid bound for speeds in [0, 1], tighter than Hoeffding's.
     """
 
     name: ClassVar[str] = "kl_ucb"
@@ -111,7 +111,7 @@ class Moments(NamedTuple):
 
 
 class UcbV(IndexRule):
-    """UCB-V: mean + sqrt(2 v ln t / T) + 3 ln t / T, with the empirical variance v.
+    """UCB-V index, mean + sqrt(2 v ln t / T_k) + 3 ln t / T_k, with the empirical variance v.
 
     Source: Audibert, Munos and Szepesvari 2009.
     """
@@ -156,9 +156,9 @@ class Thompson(IndexRule):
 
 
 class Discounted(NamedTuple):
-    """Discounted client statistics."""
+    """Client statistics in which older observations have smaller weights."""
 
-    counts: Int[Array, " K"]  # participations
+    counts: Int[Array, " K"]  # number of participations
     weight: Float[Array, " K"]  # discounted number of participations
     total: Float[Array, " K"]  # discounted sum of speeds
     rounds: Float[Array, ""]  # discounted number of rounds
@@ -167,14 +167,14 @@ class Discounted(NamedTuple):
 class DiscountedUcb(IndexRule):
     """Discounted form of the index PAUSE (13), for clients with changing speeds.
 
-    An observation from s rounds ago has the weight discount^s in T_k and in the mean, and t is the
-    discounted number of rounds. Garivier and Moulines 2011, "On upper-confidence bound policies for
-    switching bandit problems", with the bonus of PAUSE (13).
+    After s further rounds, an observation has the weight discount^s in T_k and in the mean. Rounds
+    are discounted in the same way, and t is one plus their sum. Source: Garivier and Moulines 2011,
+    "On upper-confidence bound policies for switching bandit problems".
 
     Attributes:
       discount: factor per round, for an effective memory of 1 / (1 - discount) rounds.
-      exploration: factor of the bonus of PAUSE (13). With a short memory, the full bonus would stay
-        as large as the speeds and make the choice almost random.
+      exploration: factor on the bonus of PAUSE (13). With a short memory, the full bonus would
+        remain as large as the speeds and make selection almost random.
     """
 
     name: ClassVar[str] = "discounted_ucb"
@@ -189,7 +189,7 @@ class DiscountedUcb(IndexRule):
             return Discounted(empty_stats(context.num_clients).counts, zeros, zeros, jnp.zeros(()))
 
         def value(key: Array, state: Discounted, round: Array) -> Array:
-            # In round t of PAUSE (13), t - 1 rounds are observed.
+            # In round t of PAUSE (13), t - 1 rounds have been observed.
             mean = state.total / jnp.where(state.weight > 0, state.weight, 1.0)
             level = (context.num_selected + 1) * jnp.log(1 + state.rounds)
             spread = jnp.sqrt(level / jnp.where(state.weight > 0, state.weight, 1.0))
@@ -210,24 +210,24 @@ class DiscountedUcb(IndexRule):
 
 
 class Rates(NamedTuple):
-    """Sums over the answers of each client."""
+    """Sums over the finished participations of each client."""
 
-    counts: Int[Array, " K"]  # answers
-    useful: Float[Array, " K"]  # averaged updates, each times its staleness factor
-    taken: Float[Array, " K"]  # tau / tau_min
+    counts: Int[Array, " K"]  # number of participations
+    useful: Float[Array, " K"]  # sum of the staleness factors of averaged updates
+    taken: Float[Array, " K"]  # sum of tau / tau_min
 
 
 class UsefulRate(IndexRule):
-    """Rate of useful updates instead of the mean speed, for overlapping rounds.
+    """Index with the rate of useful updates instead of the mean speed, for overlapping rounds.
 
-    zeta * (useful updates) / (seconds / tau_min) + the bonus of PAUSE (13). An update counts (1 +
-    staleness)^-a, and 0 if it is lost or too old to be averaged. By the renewal theorem, the ratio
-    is tau_min times the long-run number of useful updates per second from a slot that only this
-    client uses. It equals the mean speed E[tau_min / tau] only if the client's latency is constant
-    and its updates are never stale. If O > 1 clients start together, the lowest index counts.
+    The index is zeta * (useful updates) / (seconds / tau_min) plus the bonus of PAUSE (13). An
+    update counts as (1 + staleness)^-a, or as 0 if it is lost or too old to be averaged. By the
+    renewal theorem, the ratio converges to tau_min times the number of useful updates per second
+    from a slot that only this client uses. With constant latencies and without staleness, it is the
+    mean speed. If several clients start together, the lowest index counts.
 
     Attributes:
-      speed_weight: zeta.
+      speed_weight: zeta, weight of the rate.
       discount: a, usually the exponent of the clock's staleness weight.
     """
 

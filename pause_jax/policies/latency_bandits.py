@@ -1,4 +1,4 @@
-"""Latency bandits: CS-UCB, and CS-UCB-Q and RBCS-F with fairness queues.
+"""Latency bandits CS-UCB, CS-UCB-Q and RBCS-F, the last two with fairness queues.
 
 Source: Xia et al., "Multi-armed bandit-based client scheduling for federated learning", IEEE
 TWC 2020; Huang et al., "An efficiency-boosting client selection scheme for federated learning with
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class CsUcb(PolicyConfig):
-    """The m clients with the largest upper confidence bounds on 1 - min(tau, tau_max) / tau_max.
+    """Selection of the m largest upper confidence bounds on 1 - min(tau, tau_max) / tau_max.
 
     Attributes:
-      max_latency: tau_max, seconds. A slower client has reward 0.
+      max_latency: tau_max, seconds. Slower clients have reward 0.
     """
 
     name: ClassVar[str] = "cs_ucb"
@@ -63,19 +63,20 @@ class QueueState(NamedTuple):
     """State of CS-UCB-Q."""
 
     stats: ClientStats  # counts and mean rewards
-    queue: Float[Array, " K"]  # D_k at the last choice
-    chosen: Float[Array, " K"]  # b_k of the last round, 0 or 1
+    queue: Float[Array, " K"]  # D_k at the last selection
+    chosen: Float[Array, " K"]  # b_k, participation in the last round, 0 or 1
 
 
 class CsUcbQ(PolicyConfig):
-    """CS-UCB with a virtual queue per client, which enforces a minimum participation.
+    """CS-UCB with a virtual queue per client that enforces a minimum participation rate.
 
-    Before the choice of round t, D_k <- max(D_k + c_k - b_k(t - 1), 0) with c_k = phi m p_k. The
-    cohort has the m largest values of (1 - beta) min(mean + sqrt(2 ln t / T), 1) + beta D_k.
+    Before each selection, D_k <- max(D_k + c_k - b_k, 0) with c_k = phi m p_k, the data share p_k,
+    and b_k = 1 for clients of the last cohort. The cohort has the m largest values of (1 - beta)
+    min(mean + sqrt(2 ln t / T_k), 1) + beta D_k.
 
     Attributes:
       queue_weight: beta in (0, 1], weight of the queue.
-      fairness: phi in (0, 1], required share of a participation proportional to data size.
+      fairness: phi in (0, 1], required participation rate as a fraction of m p_k.
       max_latency: tau_max, seconds.
     """
 
@@ -98,7 +99,7 @@ class CsUcbQ(PolicyConfig):
             return QueueState(empty_stats(context.num_clients), zero, zero)
 
         def select(key: Array, state: QueueState, round: Array, available: Array) -> Selected:
-            # With m = 1 the bonus is sqrt(2 ln t / T). Untried clients get the bound 1.
+            # With m = 1, the bonus is sqrt(2 ln t / T_k). Untried clients get the bound 1.
             bound = jnp.minimum(ucb_index(state.stats, round, 1), 1.0)
             queue = next_queue(state.queue, target, state.chosen)
             score = (1 - self.queue_weight) * bound + self.queue_weight * queue
@@ -119,14 +120,14 @@ class CsUcbQ(PolicyConfig):
 
 
 def _reward(latency: Array, max_latency: Array | float) -> Array:
-    """Return the reward in [0, 1] of a latency in seconds: 1 at 0, and 0 from tau_max on."""
+    """Return the reward of a latency in seconds, from 1 at zero to 0 at tau_max and above."""
     return 1 - jnp.minimum(latency, max_latency) / max_latency
 
 
 class RbcsState(NamedTuple):
-    """State of RBCS-F. The context has C = F + 1 entries."""
+    """State of RBCS-F. A client's context has C = F + 1 entries."""
 
-    # Reports before this round: features, and whether the client took part in the last round.
+    # Reported before this round: latency features, and participation in the last round.
     context: Float[Array, "K C"]
     chosen: Float[Array, " K"]  # participation in the last round, 0 or 1
     gram: Float[Array, "K C C"]  # H_k = lambda I + sum of c c^T
@@ -136,19 +137,20 @@ class RbcsState(NamedTuple):
 
 
 class RbcsF(PolicyConfig):
-    """Minimiser of V max taubar - sum Z, with optimistic latencies taubar and fairness queues Z.
+    """Selection that minimises V max taubar - sum Z, with optimistic latencies and fairness queues.
 
-    taubar_k = max(c^T theta_k - a sqrt(c^T H_k^-1 c), 0) with theta_k = H_k^-1 b_k, from one ridge
-    regression per client on its reported context c. After the choice, Z_k <- max(Z_k + beta - x_k,
-    0). The subproblem is PAUSE's maximisation with index -V taubar and weight Z, solved exactly.
+    The latencies are taubar_k = max(c^T theta_k - a sqrt(c^T H_k^-1 c), 0) with theta_k = H_k^-1
+    b_k, from one ridge regression per client on its reported context c. After each selection, the
+    queues are Z_k <- max(Z_k + beta - x_k, 0), where x_k is 1 for chosen clients. The problem is
+    PAUSE's maximisation with index -V taubar and weight Z, solved exactly.
 
     Attributes:
       latency_weight: V, weight of the latency, in queue units per second.
       fairness: phi in [0, 1]. Every client must take part in a share beta = phi m / K of the
-        rounds; phi > 1 is infeasible. (The authors' code sets beta = 0.15 directly.)
+        rounds, which is infeasible for phi > 1. (The authors' code sets beta = 0.15 directly.)
       exploration: a, width of the confidence bound.
-      ridge: lambda.
-      query_seconds: duration of the reports before each choice, seconds per round.
+      ridge: lambda, ridge penalty.
+      query_seconds: duration of the clients' reports before selection, seconds per round.
     """
 
     name: ClassVar[str] = "rbcs_f"
@@ -218,9 +220,9 @@ def optimistic_latency(state: RbcsState, exploration: Array | float) -> Array:
 
 
 def next_queue(queue: Array, target: Array | float, chosen: Array) -> Array:
-    """Return the virtual queues after one more round, float [K]: max(queue + target - b, 0).
+    """Return the virtual queues after one more round, max(queue + target - chosen, 0), float [K].
 
-    Each round adds ``target`` to a queue, and a participation, b = ``chosen`` = 1, removes one. If
-    the queue stays bounded, its client takes part in at least a share ``target`` of the rounds.
+    Each round adds ``target`` to a queue, and a participation (``chosen`` = 1) removes 1. If the
+    queue stays bounded, its client takes part in at least a share ``target`` of the rounds.
     """
     return jnp.maximum(queue + target - chosen, 0.0)

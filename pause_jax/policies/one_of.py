@@ -1,4 +1,4 @@
-"""Several policies in one program, which compiles training, privacy and the world only once."""
+"""Several policies in one program, which compiles the rest of the simulation only once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pause_jax.policies.base import (
 
 
 class OneOf(PolicyConfig):
-    """Policy with index ``number`` in ``choices``.
+    """Policy that acts as ``choices[number]``, where ``number`` may be traced.
 
     ``sweep`` builds it from configs that differ only in their policy. All choices have the same
     cohort size, and none sets ``alone``. Under vmap, ``number`` must not be batched, because a

@@ -27,36 +27,36 @@ class OortState(NamedTuple):
 
     round: Int[Array, ""]  # number of past rounds
     utility: Float[Array, " K"]  # statistical utility of each client's last report
-    # Seconds: expected latency before the first participation, then the last observed latency.
+    # Expected latency before a client's first participation, then its last latency, in seconds.
     duration: Float[Array, " K"]
     last_round: Int[Array, " K"]  # int32, round of the last received report; 0 if none
     threshold: Float[Array, ""]  # percentile of durations; slower clients are penalised
-    # [2 W], mean utility of the exploited clients in the last rounds, oldest first; 0 if none.
+    # [2 W], mean utility of the exploited clients in each past round, oldest first; 0 if none.
     exploited: Float[Array, " rounds"]
 
 
 class Oort(PolicyConfig):
-    """Exploitation of high utility and exploration of other clients, with a penalty on slow ones.
+    """Exploitation of clients with high utility, exploration of others, and a penalty on slow ones.
 
-    The score is the statistical utility ``|B| sqrt(mean squared sample loss)``, clipped at a
-    quantile and scaled to [0, 1], plus sqrt(0.1 ln R / L) in round R for a last report in round L.
-    It is multiplied by (T / t)^a if the client's duration t exceeds T. T is a percentile of all
-    durations, which a pacer adjusts.
+    A client's score in round R is its utility plus sqrt(0.1 ln R / L), where L is the round of its
+    last report. The utility is ``|B| sqrt(mean squared loss)`` over the samples B that it trains
+    on, clipped at a quantile and scaled to [0, 1]. The score is multiplied by (T / t)^a if the
+    client's duration t exceeds T, a percentile of all durations that a pacer adjusts.
 
     Over-commitment and the blacklist, disabled by default in the authors' code, are omitted.
 
     Attributes:
       exploration: share of explored clients in round 1.
-      exploration_decay: factor of this share per round.
-      exploration_min: lower bound of this share.
+      exploration_decay: factor on this share per round.
+      exploration_min: lower bound on this share.
       clip: quantile at which utilities are clipped.
-      penalty: a, exponent of the system penalty.
-      threshold: initial percentile of durations. At 100 no client is penalised.
-      cutoff: the n exploited clients are drawn by score from all clients that reach this share of
-        the n-th best score.
+      penalty: a, exponent of the penalty on slow clients.
+      threshold: initial percentile of durations. At 100, no client is penalised.
+      cutoff: n exploited clients are drawn, in proportion to their scores, from all clients with
+        at least this share of the n-th best score.
       pacer_step: W, rounds between adjustments by the pacer.
-      pacer_delta: size of an adjustment of the percentile.
-      window: the n explored clients are drawn by score from the ``window`` times n best.
+      pacer_delta: change of the percentile per adjustment.
+      window: n explored clients are drawn in the same way from the ``window`` times n best.
     """
 
     name: ClassVar[str] = "oort"
@@ -98,7 +98,7 @@ class Oort(PolicyConfig):
             num_exploit, num_explore = self._numbers(round, m, jnp.sum(seen), jnp.sum(fresh))
             exploited = self._exploit(exploit_key, exploit_score, seen, num_exploit)
             explored = self._explore(window_key, explore_key, explore_score, fresh, num_explore)
-            # The best of the other clients fill remaining places.
+            # The best of the other clients fill the remaining places.
             score = jnp.where(seen, exploit_score, explore_score)
             rank = jnp.where(exploited | explored, jnp.inf, score)
             clients = top_clients(rank, available, m, fill_key)
@@ -129,16 +129,16 @@ class Oort(PolicyConfig):
     ) -> tuple[Array, Array]:
         """Return the numbers of clients to exploit and to explore, int32, at most m in total.
 
-        With the explored share e, min(m - floor(m (1 - e)), fresh clients) are explored.
+        For an explored share e, min(m - floor(m (1 - e)), ``num_fresh``) clients are explored.
         """
         share = explored_share(self, round)
-        # A float32 product just below an integer must not lose a client.
+        # Rounding of the float32 product must not lose a client.
         planned = jnp.floor(m * (1 - share) + 1e-4).astype(jnp.int32)
         num_explore = jnp.minimum(num_fresh, m - planned)
         return jnp.minimum(num_seen, m - num_explore), num_explore
 
     def _exploit(self, key: Array, score: Array, seen: Array, number: Array) -> Array:
-        """Draw n exploited clients by score from all that reach ``cutoff`` times the n-th best."""
+        """Draw n clients, as a mask [K], with scores of at least ``cutoff`` times the n-th best."""
         ranked = jnp.sort(jnp.where(seen, score, -jnp.inf), descending=True)
         nth_best = ranked[jnp.maximum(number - 1, 0)]
         pool = seen & (score >= self.cutoff * nth_best)
@@ -147,7 +147,7 @@ class Oort(PolicyConfig):
     def _explore(
         self, window_key: Array, key: Array, score: Array, fresh: Array, number: Array
     ) -> Array:
-        """Draw n explored clients by score from the ``window`` times n best."""
+        """Draw n clients, as a mask [K], from the ``window`` times n with the best scores."""
         best = top_clients(score, fresh, len(score), window_key)
         pool = fresh & first_of(best, jnp.ceil(self.window * number.astype(jnp.float32)))
         return first_of(draw_clients(score, pool, len(score), key), number)
@@ -159,11 +159,11 @@ class Oort(PolicyConfig):
         round: Array,
         available: Bool[Array, " K"],
     ) -> tuple[Array, Array]:
-        """Return the scores of all clients for exploitation and for exploration, [K] each.
+        """Return the scores of all clients for exploitation and for exploration, float [K] each.
 
-        These are (clipped and scaled utility + staleness bonus) * penalty, and prior * penalty,
-        where the prior is the number of samples that a client trains on. The available clients
-        determine the scale and the clip.
+        These are (clipped and scaled utility + staleness bonus) * penalty and prior * penalty. The
+        ``prior`` is the number of samples that a client trains on. The available clients determine
+        the clip and the scale.
         """
         seen = state.last_round > 0
         score = self._scaled(jnp.where(seen, state.utility, prior), available)
@@ -173,7 +173,7 @@ class Oort(PolicyConfig):
         return jnp.nan_to_num(score) * penalty, prior * penalty
 
     def _scaled(self, utility: Array, available: Array) -> Array:
-        """Return (min(U, quantile) - low) / (max - low), low = 0.999 min; NaN if no U is > 0."""
+        """Return (min(U, quantile) - low) / (max - low), low = 0.999 min; NaN without any U > 0."""
         counted = jnp.where(available & (utility > 0), utility, jnp.nan)
         top = jnp.nanquantile(counted, self.clip)
         low = 0.999 * jnp.nanmin(counted)
@@ -181,19 +181,19 @@ class Oort(PolicyConfig):
         return (jnp.minimum(utility, top) - low) / spread
 
     def _penalties(self, state: OortState) -> Array:
-        """Return (T / t)^a if a duration t exceeds the percentile T, else 1, float [K]."""
+        """Return factors [K], (T / t)^a for durations t above the percentile T and 1 for others."""
         preferred = jnp.percentile(state.duration, jnp.minimum(state.threshold, 100.0))
         preferred = jnp.where(state.threshold >= 100, jnp.inf, preferred)
         slow = state.duration > preferred
         return jnp.where(slow, (preferred / state.duration) ** self.penalty, 1.0)
 
     def paced(self, threshold: Array, history: Float[Array, " rounds"], round: Array) -> Array:
-        """Return the percentile after round R. Adjustments keep it between 5 and 100.
+        """Return the percentile after round R. Adjusted percentiles are between 5 and 100.
 
-        Every W rounds from round 2 W on, the pacer compares the exploited utility of the last 2 W
-        rounds (``history``, oldest first). A is the sum over the first W rounds, and B is the sum
-        over the last W. The pacer admits slower clients if ``|B - A| <= 0.1 A``, and fewer slow
-        clients if ``|B - A| >= 5 A``. (In the paper, it admits slower clients if A > B.)
+        Every W rounds from round 2 W on, the pacer compares A and B, the sums over the first and
+        the last W of the 2 W rounds in ``history``. It raises the percentile, which admits slower
+        clients, if ``|B - A| <= 0.1 A``, and lowers it if ``|B - A| >= 5 A``. (In the paper, it
+        raises the percentile if A > B.)
         """
         step = self.pacer_step
         before, now = jnp.sum(history[:step]), jnp.sum(history[step:])
@@ -210,16 +210,16 @@ class PiscesState(NamedTuple):
     """State of Pisces."""
 
     utility: Float[Array, " K"]  # statistical utility of each client's last report
-    lag: Float[Array, "K n"]  # staleness of the last n updates, latest last
+    lag: Float[Array, "K n"]  # staleness of each client's last n updates, oldest first
     reports: Int[Array, " K"]  # number of averaged updates
 
 
 class Pisces(PolicyConfig):
-    """Selection by ``|B| sqrt(mean squared loss) / (lag + 1)^beta`` with random exploration.
+    """Selection by ``|B| sqrt(mean squared loss) / (lag + 1)^beta``, with random exploration.
 
-    lag is the mean staleness of a client's last updates. In synchronous rounds it is 0, and the
-    score is Oort's statistical utility. A binomial number of the m clients is explored, drawn from
-    the clients that have not reported yet.
+    lag is the mean staleness of a client's last n updates. In synchronous rounds, lag is 0 and the
+    score is the statistical utility of Oort. The number of explored clients is binomial. They are
+    drawn from the clients that have not reported yet.
 
     The rule follows the branch ``statistical_only`` of the authors' code, which produced most of
     their figures. The optional removal of outliers is not included. ``Asynchronous(pace=b)`` sets
@@ -227,9 +227,9 @@ class Pisces(PolicyConfig):
 
     Attributes:
       penalty: beta, exponent of the lag.
-      exploration: probability in decision 1 that a place of the cohort is for exploration.
-      exploration_decay: factor of this probability per decision.
-      exploration_min: lower bound of this probability.
+      exploration: probability in decision 1 that a place of the cohort is used for exploration.
+      exploration_decay: factor on this probability per decision.
+      exploration_min: lower bound on this probability.
       memory: n, number of updates whose mean staleness is the lag.
     """
 
@@ -284,7 +284,7 @@ class Pisces(PolicyConfig):
         return Policy(init, select, update)
 
     def scores(self, state: PiscesState) -> Array:
-        """Return the scores of all clients, float [K], >= 0; 0 if the loss is not finite."""
+        """Return the non-negative scores of all clients, float [K]; 0 if the loss is not finite."""
         known = jnp.clip(state.reports, 1, self.memory).astype(state.lag.dtype)
         lag = jnp.sum(state.lag, axis=1) / known
         score = state.utility / (lag + 1) ** self.penalty
@@ -292,6 +292,6 @@ class Pisces(PolicyConfig):
 
 
 def explored_share(policy: Oort | Pisces, round: Array) -> Array:
-    """Return the share of explored clients in a round, which decays to a lower bound."""
+    """Return the share of explored clients in a round, which decays to ``exploration_min``."""
     decay = policy.exploration_decay ** (round - 1).astype(jnp.float32)
     return jnp.maximum(policy.exploration * decay, policy.exploration_min)

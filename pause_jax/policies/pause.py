@@ -1,6 +1,6 @@
 """PAUSE, BSFL and the genie: policies that maximise an index plus additive rewards, PAUSE (14).
 
-Source: Peleg et al. 2025, Algorithms 1 and 2; BSFL: Ben Ami et al. 2025.
+Source: Peleg et al. 2025, Algorithms 1 and 2; Ben Ami et al. 2025 (BSFL).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def maximiser(
 ) -> Policy:
     """Build the policy that maximises ``min index + sum of g and p terms`` using a search.
 
-    Its state is the state of the index. ``left`` maps participations [K] to p [K], and is None
-    without the privacy reward.
+    The policy's state is the state of the index. ``left`` maps participations [K] to the remaining
+    shares p [K] of the budgets. It is None without the privacy reward.
     """
 
     def select(key: Array, state: Any, round: Array, available: Array) -> Selected:
@@ -52,11 +52,11 @@ class Pause(PolicyConfig):
     """PAUSE: upper confidence bounds on speed, plus generalization and privacy rewards.
 
     Attributes:
-      search: Exact(), Exhaustive() or Annealing() (SA-PAUSE), which maximises PAUSE (14).
-      index: optimistic estimate of a speed, which is Ucb() as in the paper, or another index rule.
-      left_of: budget whose remaining share is p_k (static): the client's ``own`` as in PAUSE (7),
-        or the ``largest`` of all clients. The latter is our variant, which prefers clients with
-        less noise in their updates, and equals ``own`` if budgets are equal.
+      search: search for the maximum of PAUSE (14), by default Exact(). Annealing() is SA-PAUSE.
+      index: index rule that estimates speeds optimistically. The paper uses Ucb().
+      left_of: budget by which the remaining budget is divided to obtain p_k (static). ``own`` is
+        the client's budget, as in PAUSE (7). Our variant ``largest`` is the largest budget of all
+        clients, and prefers clients with less noise in their updates unless budgets are equal.
     """
 
     name: ClassVar[str] = "pause"
@@ -104,7 +104,7 @@ class Bsfl(Pause):
 
 
 class Genie(PolicyConfig):
-    """Genie, PAUSE (10), which uses PAUSE's maximisation with the true expected speeds."""
+    """Genie, PAUSE (10), which maximises the reward with the true expected speeds."""
 
     name: ClassVar[str] = "genie"
     summary: ClassVar[str] = "maximises the reward with the true expected speeds"

@@ -1,8 +1,8 @@
 """Polaris: sampling probabilities that balance large updates against stale ones.
 
 Source: Kang and Li, "Polaris: accelerating asynchronous federated learning with client selection",
-IEEE Transactions on Cloud Computing 2024, and the authors' code, a part of Plato. The terms follow
-the authors' code, which constrains the logarithms of the probabilities. We constrain their sum.
+IEEE Transactions on Cloud Computing 2024, and the authors' code in Plato. The objective follows the
+code, which constrains the logarithms of the probabilities. We constrain their sum instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pause_jax.policies.choose import by_data_size, draw_clients, mask_of
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
-# Bisection steps for log delta, down to float32 precision.
+# Number of bisection steps for log delta, enough for float32 precision.
 _HALVINGS = 40
 
 
@@ -29,26 +29,26 @@ class PolarisState(NamedTuple):
 
     bound: Float[Array, " K"]  # G_k, norm of the last received update, or its estimate
     staleness: Float[Array, " K"]  # s_k, 0.1 plus lateness of the last update in rounds
-    explored: Bool[Array, " K"]  # whether an update was received
+    explored: Bool[Array, " K"]  # whether the server has received an update
 
 
 class Polaris(PolicyConfig):
-    """m draws without replacement, with the q that minimise sum a_k / q_k + b_k q_k with sum q = 1.
+    """Sampling without replacement, with probabilities q that minimise sum a_k / q_k + b_k q_k.
 
     a_k = beta p_k^2 G_k^2 is the variance due to large updates, and b_k = gamma p_k^2 s_k^2 G_k is
-    the harm of stale ones. The solution is q_k = sqrt(a_k / (b_k + tau)), with tau found by
-    bisection. p_k are shares of the data, as in FedAvg's weights. G_k is the norm of the last
-    received update, noise included. For unexplored clients, it is 0.5 at first, and then
-    ``optimism`` times the mean norm of the last round. s_k is 0.01 at first, 0.1 after an update in
-    time, and 1.1 after a late update (``stale_updates="next"``).
+    the harm of stale ones. For sum q = 1, the solution is q_k = sqrt(a_k / (b_k + tau)), with tau
+    found by bisection. p_k is client k's share of the data. G_k is the norm of the last received
+    update, noise included. For unexplored clients, it is 0.5 at first, and then ``optimism`` times
+    the mean norm of the last round. s_k is 0.01 at first, 0.1 after an update in time, and 1.1
+    after a late update (``stale_updates="next"``).
 
-    This policy omits staleness on the event clock of an asynchronous server, and the norm of a late
-    update, which policies do not see.
+    This policy ignores staleness on the event clock of an asynchronous server, and the norm of a
+    late update, which policies do not observe.
 
     Attributes:
       size_weight: beta, weight of large updates.
       staleness_weight: gamma, weight of stale updates.
-      optimism: alpha, factor for unexplored clients.
+      optimism: alpha, factor on the mean norm for unexplored clients.
     """
 
     name: ClassVar[str] = "polaris"
@@ -104,17 +104,17 @@ class Polaris(PolicyConfig):
 def optimal_chances(
     size: Float[Array, " K"], stale: Float[Array, " K"], among: Bool[Array, " K"]
 ) -> Float[Array, " K"]:
-    """Return the q with sum one that minimise sum size / q + stale q; 0 outside ``among``.
+    """Return the q with sum one that minimise sum(size / q + stale q); 0 outside ``among``.
 
     With delta = tau + min(stale) > 0, q = sqrt(size / (stale - min(stale) + delta)) decreases in
-    delta. As no q exceeds 1, delta is at least the size of the client with the lowest ``stale``. At
-    delta = (sum of sqrt(size))^2 the sum of q is at most 1.
+    delta. Because no q exceeds 1, delta is at least the size of the client with the lowest
+    ``stale``. At delta = (sum of sqrt(size))^2, the sum of q is at most 1.
     """
     size = jnp.where(among, size, 0.0)
     above = jnp.where(among, stale - jnp.min(jnp.where(among, stale, jnp.inf)), 0.0)
 
     def chances(log_delta: Array) -> Array:
-        delta = jnp.maximum(jnp.exp(log_delta), jnp.finfo(size.dtype).tiny)  # 0 for an empty set
+        delta = jnp.maximum(jnp.exp(log_delta), jnp.finfo(size.dtype).tiny)  # exp may be 0
         return jnp.sqrt(size / (above + delta))
 
     def halve(_: Array, bracket: tuple[Array, Array]) -> tuple[Array, Array]:

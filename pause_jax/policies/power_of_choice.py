@@ -1,4 +1,4 @@
-"""Power-of-Choice: the clients with the largest losses among random candidates.
+"""Power-of-Choice: selection of the clients with the largest losses among random candidates.
 
 Source: Cho, Wang and Joshi, "Towards understanding biased client selection in federated learning",
 AISTATS 2022.
@@ -37,20 +37,20 @@ class ChoiceState(NamedTuple):
 
 
 class PowerOfChoice(PolicyConfig):
-    """The m largest losses among d candidates, drawn by data size without replacement.
+    """Selection of the m clients with the largest losses among d random candidates.
 
-    Aggregation weights are equal, biased by design.
+    Candidates are drawn by data size without replacement. Weights are equal (biased by design).
 
     Attributes:
-      loss: ranking criterion. ``full`` (pow-d): loss on all local data, queried before the choice.
-        ``batch`` (cpow-d): queried loss on a mini-batch. ``stale`` (rpow-d): mean loss of the last
-        local training, without a query. Clients without a reported loss rank first.
-      candidates: d, m <= d <= K; 2 m (at most K) if omitted.
-      schedule: ``constant``; ``half``: d for the first half of the run, then m; ``linear``: d falls
-        linearly to m (adapow-d).
+      loss: ranking criterion. ``full`` (pow-d) and ``batch`` (cpow-d) query the loss on all local
+        data or on a mini-batch. ``stale`` (rpow-d) uses the mean loss of the last local training,
+        without a query. Clients without a reported loss rank first.
+      candidates: d, m <= d <= K; min(2 m, K) if omitted.
+      schedule: ``constant`` d, ``half`` for d in the first half of the run and then m, or
+        ``linear`` for a linear decrease from d to m (adapow-d).
       batch_size: size of the mini-batch for ``batch``.
-      query_share: duration of a query as a share of the client's latency, times the ratio of its
-        samples to those used in training. The default counts a forward pass as 1/3 of training.
+      query_share: time to evaluate a sample as a share of the client's latency per training sample.
+        The default counts a forward pass as 1/3 of training.
     """
 
     name: ClassVar[str] = "power_of_choice"
@@ -99,7 +99,7 @@ class PowerOfChoice(PolicyConfig):
             candidates = state.candidates
             if self.loss == "stale":
                 candidates = mask_of(*ask(draw_key, state, round, available), num_clients)
-            # A diverged model reports NaN, which counts as the largest loss.
+            # The loss of a diverged model is NaN, which counts as the largest loss.
             loss = jnp.where(jnp.isnan(state.loss), jnp.inf, state.loss)
             clients = top_clients(loss, candidates, m, tie_key)
             return equal_weights(clients, candidates[clients]), no_info()
@@ -124,7 +124,7 @@ class PowerOfChoice(PolicyConfig):
         return Policy(init, select, update, query)
 
     def _wanted(self, round: Array, m: int, most: int, num_rounds: Array | int) -> Array:
-        """Return the number of candidates d in this round, int32, from ``most`` down to m."""
+        """Return the number of candidates in a round, an int32 scalar between m and ``most``."""
         past = {
             "constant": jnp.zeros(()),
             "half": (2 * round > num_rounds).astype(jnp.float32),

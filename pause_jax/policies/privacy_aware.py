@@ -1,10 +1,10 @@
-"""Policies for heterogeneous budgets, where clients with small budgets send noisy updates.
+"""Policies for heterogeneous budgets, where clients with smaller budgets send noisier updates.
 
-We derive the rules from the error of a cohort's average. It grows with nu_k, the expected squared
-noise of client k's next release, and with the bias of any draw that is not proportional to data
-size. Papers on this question (arXiv 2408.08642, 2505.13655, 2602.21844, 2602.22633) solve similar
-optimisation problems under other assumptions. The policies differ from the papers' and have other
-names. They read data sizes, budgets and noised releases, at no additional privacy cost.
+We derive the rules from the error of a cohort's average update. It grows with nu_k, the expected
+squared norm of the noise in client k's next release, and with the bias of any draw that is not
+proportional to data size. Papers on this question (arXiv 2408.08642, 2505.13655, 2602.21844,
+2602.22633) solve similar optimisation problems under other assumptions, so our policies have
+different names. They read data sizes, budgets and noised releases, at no additional privacy cost.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 BISECTION_STEPS = 60
-# Lower bound on relative costs, because clients without cost must have a positive weight.
+# Lower bound on relative costs, because sampling weights must be positive.
 LEAST_COST = 1e-4
 
 
@@ -46,22 +46,22 @@ class NoiseState(NamedTuple):
 class NoiseSampling(PolicyConfig):
     """Random cohort of m clients with probabilities that balance noise against bias.
 
-    The cost of client k is c_k = G_k^2 + nu_k, relative to the mean cost weighted by data. nu_k is
-    the expected squared noise of its next release, and G_k^2 is the moving mean of max(0,
-    ``|release|^2 - nu_k``). For a client without a release, G_k^2 is the mean of the others.
+    The cost of client k is c_k = G_k^2 + nu_k, divided by the mean cost weighted by data size. nu_k
+    is the expected squared norm of noise in the next release, and G_k^2 is the moving mean of
+    max(0, ``|release|^2 - nu_k``). For a client without a release, G_k^2 is the mean of the others.
 
-    ``biased``: q minimises sum q_k c_k + lambda sum (q_k - p_k)^2 / p_k over 0 <= q_k <= 1 / m with
-    sum q = 1. Client k is drawn with probability m q_k, and weights are equal, hence its expected
-    weight is q_k. A large lambda draws by data size, and a small one always draws the m clients
-    with the lowest costs.
+    With ``biased``, q minimises sum q_k c_k + lambda sum (q_k - p_k)^2 / p_k over 0 <= q_k <= 1 / m
+    with sum q = 1, where p_k is the share of the data. Client k is drawn with probability m q_k,
+    and aggregation weights are equal, so its expected weight is q_k. A large lambda draws by data
+    size, and a small one always draws the m clients with the lowest costs.
 
-    ``unbiased``: pi minimises sum p_k^2 c_k / pi_k over 0 <= pi_k <= 1 with sum pi = m. This is the
-    error of an average with weights p_k / pi_k under independent draws. The solution is pi_k =
-    min(1, s p_k sqrt(c_k)), which draws noisy clients more often. As with every policy, weights are
-    scaled to a sum of one, which leaves a bias of order 1 / m.
+    With ``unbiased``, pi minimises sum p_k^2 c_k / pi_k over 0 <= pi_k <= 1 with sum pi = m. This
+    is the error of an average with weights p_k / pi_k under independent draws. The solution pi_k =
+    min(1, s p_k sqrt(c_k)), with a factor s, draws noisy clients more often. As with every policy,
+    weights are scaled to a sum of one, which leaves a bias of order 1 / m.
 
     Attributes:
-      form: ``biased`` or ``unbiased``.
+      form: objective, ``biased`` or ``unbiased``.
       bias_weight: lambda, dimensionless; unused by ``unbiased``.
       step: weight of the newest release in G_k^2.
     """
@@ -116,11 +116,11 @@ class NoiseSampling(PolicyConfig):
 
 
 class TolerantFirst(PolicyConfig):
-    """The m available clients with the least noise in their next release, at equal weights.
+    """Selection of the m available clients with the least noise in their next release.
 
-    This is the limit of :class:`NoiseSampling` for lambda -> 0 and G_k = 0, where q_k is 1 / m or
-    0. The ranking depends on the schedule. Under ``geometric`` each release makes the next one
-    noisier, and clients take turns.
+    Aggregation weights are equal. This is the limit of :class:`NoiseSampling` for lambda -> 0 and
+    G_k = 0, where q_k is 1 / m or 0. Under the schedule ``geometric``, each release makes a
+    client's next one noisier, which makes clients take turns.
     """
 
     name: ClassVar[str] = "tolerant_first"
@@ -139,14 +139,14 @@ class TolerantFirst(PolicyConfig):
 class BudgetGroups(PolicyConfig):
     """Sampling from groups of clients with similar budgets, each with a separate sampling ratio.
 
-    Groups are equal intervals of the logarithm of the budget. Group g has n_g available clients, a
-    share w_g of their data, and mean noise nu_g. Each of its clients is drawn with probability r_g.
-    r minimises the noise of the average, sum w_g^2 nu_g / (r_g n_g), with sum r_g n_g = m. The
-    solution has r_g n_g proportional to w_g sqrt(nu_g), and r_g at most 1. A client's weight is
-    w_g / (r_g n_g), scaled to a sum of one.
+    Groups are equal intervals of the logarithm of the total budget. Group g has n_g available
+    clients, a share w_g of all available clients' data, and mean noise nu_g. Each of its clients is
+    drawn with probability r_g. The r_g minimise the noise of the average, sum w_g^2 nu_g / (r_g
+    n_g), for sum r_g n_g = m. In the solution, r_g n_g is proportional to w_g sqrt(nu_g), and r_g
+    is at most 1. A client's weight is w_g / (r_g n_g), scaled to a sum of one.
 
     Attributes:
-      num_groups: maximum number of groups; clients with equal budgets share a group.
+      num_groups: maximum number of groups. Clients with equal budgets are in the same group.
     """
 
     name: ClassVar[str] = "budget_groups"
@@ -160,7 +160,7 @@ class BudgetGroups(PolicyConfig):
         group = groups_of(context.budget, self.num_groups)
 
         def added(values: Array) -> Array:
-            """Return the sum over each client's group, float [K]."""
+            """Return the sum of ``values`` [K] over each client's group, float [K]."""
             return jax.ops.segment_sum(values, group, self.num_groups)[group]
 
         def choose(key: Array, noise: Array, among: Array) -> Selection:
@@ -175,10 +175,10 @@ class BudgetGroups(PolicyConfig):
 
 
 def by_next_noise(context: Context, choose: Callable[[Array, Array, Array], Selection]) -> Policy:
-    """Build a policy from ``choose``: (key, noise of each next release [K], mask [K]) -> Selection.
+    """Build a policy from a function ``choose``: (key, noise [K], mask [K]) -> Selection.
 
-    The mask has the available clients whose budget is not spent. The state is the number of
-    participations of each client.
+    The noise is ``Context.noise_power``. The mask contains the available clients whose budget is
+    not spent. The state is the number of participations of each client.
     """
 
     def select(key: Array, counts: Array, round: Array, available: Array) -> Selected:
@@ -192,24 +192,24 @@ def by_next_noise(context: Context, choose: Callable[[Array, Array, Array], Sele
 
 
 def counted(counts: Array, selection: Selection) -> Array:
-    """Return the numbers of participations after one more round, int32 [K]."""
+    """Return each client's number of participations after one more round, int32 [K]."""
     return counts.at[selection.clients].add(selection.active.astype(counts.dtype))
 
 
 def share_among(context: Context, among: Array) -> Array:
-    """Return each client's share of the data of all clients in ``among``, float [K]; 0 outside."""
+    """Return each client's share of the data of ``among``, float [K]; 0 for other clients."""
     size = jnp.where(among, context.data_size, 0.0)
     return size / jnp.maximum(jnp.sum(size), 1.0)
 
 
 def relative(cost: Array, share: Array) -> Array:
-    """Return the costs over their mean weighted by ``share``, float [K]; 1 if the mean is 0."""
+    """Divide the costs [K] by their mean weighted by ``share``; return ones if the mean is 0."""
     mean = jnp.sum(share * cost)
     return jnp.where(mean > 0, jnp.maximum(cost / jnp.where(mean > 0, mean, 1.0), LEAST_COST), 1.0)
 
 
 def filled_slots(clients: Array, probability: Array) -> Array:
-    """Return the mask of slots with drawn clients, bool [m]; other clients fill the rest."""
+    """Return the mask, bool [m], of slots with drawn clients in the result of ``dep_round``."""
     places = jnp.arange(clients.size, dtype=probability.dtype)
     return (places + 0.5 < jnp.sum(probability)) & (probability[clients] > 0)
 
@@ -220,11 +220,11 @@ def biased_probabilities(
     num_selected: int,
     bias_weight: Array | float,
 ) -> Float[Array, " K"]:
-    """Return the probabilities m q_k of :class:`NoiseSampling`, which sum to m.
+    """Return the inclusion probabilities m q_k of :class:`NoiseSampling`, float [K], with sum m.
 
-    By the Karush-Kuhn-Tucker conditions, q_k = p_k (1 - (c_k - tau) / (2 lambda)), clipped to [0,
-    1 / m]. Bisection finds the tau for which q sums to one. The share p_k is 0 for a client that
-    cannot be drawn. If fewer than m clients can be drawn, m is their number.
+    By the Karush-Kuhn-Tucker conditions, q_k = p_k (1 - (c_k - tau) / (2 lambda)), clipped to [0, 1
+    / m]. Bisection finds the tau for which q sums to one. The share p_k is 0 for a client that
+    cannot be drawn. If fewer than m clients can be drawn, their number replaces m.
     """
     among = share > 0
     count = jnp.clip(jnp.sum(among, dtype=share.dtype), 1.0, num_selected)
@@ -251,9 +251,9 @@ def drawn_by(
     num_selected: int,
     key: Array,
 ) -> Selection:
-    """Draw m clients of ``among`` with probabilities pi = min(1, c ``weight``), ``weight`` > 0.
+    """Draw m clients of ``among`` with inclusion probabilities pi = min(1, c ``weight``).
 
-    Aggregation weights are share / pi, scaled to a sum of one.
+    Weights must be positive. Aggregation weights are share / pi, scaled to a sum of one.
     """
     count = jnp.minimum(num_selected, jnp.sum(among, dtype=weight.dtype))
     probability = inclusion_probabilities(weight, among, count)
@@ -264,12 +264,12 @@ def drawn_by(
 
 
 def groups_of(budget: Array, num_groups: int) -> Array:
-    """Return each client's group, int32 [K], from equal intervals of log budget, ascending.
+    """Return each client's group, int32 [K], from equal intervals of the log budget, ascending.
 
     All clients are in group 0 if budgets are equal or infinite.
     """
     log = jnp.log(jnp.where(jnp.isfinite(budget), budget, 1.0))
     least, most = jnp.min(log), jnp.max(log)
-    # The margins prevent rounding from splitting clients with equal budgets.
+    # Without the margins, rounding could separate clients with equal budgets.
     place = num_groups * (log - least) / jnp.maximum(most - least, 1e-5)
     return jnp.minimum(place + 1e-4, num_groups - 1).astype(jnp.int32)

@@ -1,4 +1,4 @@
-"""REFL: clients that are available now but unlikely later, and fewer while stragglers are due.
+"""REFL: selection of clients that are available now but are unlikely to be available later.
 
 Source: Abdelmoniem et al., "REFL: resource-efficient federated learning", EuroSys 2023.
 """
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
 class ReflState(NamedTuple):
     """State of REFL."""
 
-    clock: Float[Array, ""]  # seconds at the end of the last round; -1 if unknown
+    clock: Float[Array, ""]  # end of the last round in seconds; -1 if unknown
     slot: Float[Array, ""]  # mu, moving mean of round durations, seconds
-    due: Int[Array, ""]  # late updates of the last round, averaged in the next one
+    due: Int[Array, ""]  # number of late updates that the next average includes
 
 
 class Refl(PolicyConfig):
-    """The clients least likely to be available in the next slot, ties at random.
+    """Selection of the clients least likely to be available in the next time slot.
 
-    The slot is [mu, 2 mu] from now, with mu <- (1 - alpha) D + alpha mu after a round of D seconds.
-    All available clients report their probability of being available in the slot. The simulation
-    uses the forecast of the availability trace (``Context.forecast``) at the two ends of the slot,
-    and takes the smaller one. max(1, m - stragglers due) clients are chosen. A straggler is due if
-    its late update enters the next average (``stale_updates="next"``). Without a trace, or on a
-    server without a clock, all clients are equal.
+    The slot begins in mu seconds and ends in 2 mu seconds, with mu <- (1 - alpha) D + alpha mu
+    after a round of D seconds. All available clients report their probability of being available in
+    the slot. In the simulation, this is the smaller of the availability trace's forecasts for the
+    two ends of the slot (``Context.forecast``). The cohort has max(1, m - s) clients, where s is
+    the number of late updates that enter the next average (``stale_updates="next"``). Ties are
+    broken at random. Without a trace, or on a server without a clock, all clients are tied.
 
-    REFL's weights of stale updates are an option of the learner: ``Learning(stale_damping=0.35)``.
+    ``Learning(stale_damping=0.35)`` applies REFL's weights to stale updates.
 
     Attributes:
       memory: alpha, weight of the old mean duration.
-      query_seconds: duration of the reports before each choice, seconds per round.
+      query_seconds: duration of the clients' reports before selection, seconds per round.
     """
 
     name: ClassVar[str] = "refl"

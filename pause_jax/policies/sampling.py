@@ -1,4 +1,4 @@
-"""Unbiased sampling, in which a cohort's expected average is the average over all data.
+"""Unbiased sampling, in which the expected average of a cohort is the average over all data.
 
 Source: Li et al. 2020 (MD sampling); Fraboni et al., "Clustered sampling", ICML 2021, Algorithm 1;
 Ribero, Vikalo and de Veciana, "Federated learning under intermittent client availability and
@@ -20,7 +20,7 @@ from pause_jax.policies.choose import mask_of, stateless, top_clients
 
 
 class MdSampling(PolicyConfig):
-    """m independent draws with probabilities proportional to data sizes, at weight 1/m each."""
+    """Multinomial sampling by data size, with m independent draws of weight 1/m each."""
 
     name: ClassVar[str] = "md_sampling"
     summary: ClassVar[str] = "m independent draws by data size, weight 1/m each"
@@ -38,7 +38,7 @@ class MdSampling(PolicyConfig):
 class ClusteredSize(PolicyConfig):
     """Clustered sampling based on sample size, with one draw from each of m distributions.
 
-    It is unbiased like MD sampling, and the variance of the aggregation weights is never larger.
+    It is unbiased, like MD sampling, and the variance of aggregation weights is never larger.
     """
 
     name: ClassVar[str] = "clustered_size"
@@ -56,18 +56,18 @@ class ClusteredSize(PolicyConfig):
 
 
 class F3ast(PolicyConfig):
-    """The m available clients with the largest p_k^2 / r_k^2, at weights proportional to p_k / r_k.
+    """Selection of the m clients with the largest ratio of data share to participation rate.
 
-    p_k is the share of the data, and r_k is the long-run rate of participation: r <- (1 - beta) r +
-    beta x, with x_k = 1 for chosen clients and r = p before round 1. The choice is a step along the
-    gradient of -sum p_k^2 / r_k, the negative variance of the average. The weights use the rates
-    after this step.
+    p_k is the share of the data, and r_k is the participation rate, updated by r <- (1 - beta) r +
+    beta x, where x_k is 1 for chosen clients and r = p before round 1. The selection follows the
+    gradient of -sum p_k^2 / r_k, the negative variance of the average. Aggregation weights are
+    proportional to p_k / r_k with the updated rates.
 
-    Weights are scaled to a sum of one. The long-run average with unscaled p_k / r_k is unbiased. It
-    remains so after scaling, unless rounds often lack clients.
+    Weights are scaled to a sum of one. With unscaled weights p_k / r_k, the long-run average is
+    unbiased. It remains unbiased after scaling, unless rounds often have fewer than m clients.
 
     Attributes:
-      forgetting: beta, weight of the last round in the rates.
+      forgetting: beta, weight of the newest round in the rates.
     """
 
     name: ClassVar[str] = "f3ast"
@@ -121,9 +121,8 @@ def size_distributions(data_size: Array, num_selected: int) -> Array:
 def draw_from_rows(key: Array, rows: Array, available: Array, context: Context) -> Selection:
     """Draw one available client from each row of probabilities, [m, K].
 
-    All draws have the same weight, and a client that is drawn twice trains once with twice the
-    weight. Clients are distinct, and repeats leave slots empty. Weights sum to one, or to zero
-    without an available client.
+    All draws have the same weight. A client drawn twice trains once with twice the weight, and the
+    repeat leaves a slot empty. Weights sum to one, or to zero if no client is available.
     """
     rows = jnp.where(available[None, :], rows, 0.0)
     draws = jax.random.categorical(key, jnp.log(rows), axis=1)

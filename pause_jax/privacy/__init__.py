@@ -1,6 +1,6 @@
-"""Local differential privacy: budgets, mechanisms and the composition of releases."""
+"""Local differential privacy: budgets, mechanisms and empirical audits."""
 
-# Names imported "X as X" are for other packages of pause_jax and not in `__all__`.
+# Names imported as "X as X" are used by other packages of pause_jax but are not public.
 # ruff: noqa: I001
 
 from pause_jax.privacy.budget import (

@@ -1,18 +1,18 @@
-"""Adversary of the two-point audits.
+"""Two-point attacks, from which an audit estimates the epsilon of a mechanism.
 
 Jagielski, Ullman, Oprea (2020): for an (epsilon, delta)-LDP mechanism M and any set E of releases,
 
     P[M(x0) in E] <= e^epsilon P[M(x1) in E] + delta        for neighbours x0 and x1,
 
-so two probabilities, estimated from releases, bound epsilon from below. The event E is "a score of
-the release is at least a threshold", or its complement. Each of the three steps uses separate
-releases, so the choice of the event does not bias its count:
+so estimates of the two probabilities bound epsilon from below. The event E is "a score of the
+release is at least a threshold", or its complement. Each of the three steps uses separate releases,
+so the choice of the event does not bias its measurement:
 
 1. fit: fit the scores that need a mean or a covariance to releases of both inputs;
-2. choose: choose the pair of inputs, score, threshold and side with the largest bound;
-3. measure: count this event, and bound its two probabilities (Clopper and Pearson).
+2. choose: choose the pair of inputs, the score and the event with the largest bound;
+3. measure: count how often the event occurs, and bound its probabilities (Clopper and Pearson).
 
-The audit runs on the host and cannot be traced.
+The attacks run on the host and cannot be traced.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from jax import Array
 from jax.tree_util import Partial
 from scipy.special import betaincinv
 
-# Confidence of the bounds that choose an attack. The attack is selected from thousands of
-# candidates, and a lower confidence would favour lucky counts in a thin tail.
+# Confidence of the bounds for choosing an attack among thousands of candidates. A lower confidence
+# would favour lucky counts in a thin tail.
 CHOICE_CONFIDENCE = 0.999
-THRESHOLDS = 201  # thresholds per score
-MAX_DISCRIMINANT = 256  # maximum entries of a release for estimating its covariance
-FITTED_NUMBERS = 2**24  # maximum numbers per input in memory while scores are fitted
-CHUNK_NUMBERS = 2**20  # numbers drawn at once
+THRESHOLDS = 201  # number of thresholds per score
+MAX_DISCRIMINANT = 256  # maximum size of a release for estimating its covariance
+FITTED_NUMBERS = 2**24  # maximum number of floats per input in memory during fitting
+CHUNK_NUMBERS = 2**20  # number of floats drawn at once
 
-Release = Partial  # (key, input) -> release; its bound numbers are traced
+Release = Partial  # (key, input) -> release; the bound arguments are traced
 Score = Callable[[np.ndarray], np.ndarray]  # releases [n, entries] -> [n], large under x0
-# (key, input, n, reduction of releases [chunk, entries]) -> reductions of n releases
+# (key, input, n, reduction of releases [chunk, entries]) -> reduction of n releases
 Draw = Callable[[Array, np.ndarray, int, Callable[[np.ndarray], np.ndarray]], np.ndarray]
 
 
 class Shares(NamedTuple):
     """Number of releases per input in each step.
 
-    At most a tenth of all releases is for fitting and four tenths for choosing, over both inputs of
-    all pairs. The other half is for measuring, over the two inputs of the chosen pair.
+    At most a tenth of all releases is used for fitting, and four tenths are used for choosing, for
+    both inputs of all pairs. Half is used for measuring, for the two inputs of the chosen pair.
     """
 
     fit: int
@@ -54,26 +54,26 @@ class Shares(NamedTuple):
 
 
 class Attack(NamedTuple):
-    """Pair of inputs and an event: the score of a release >= threshold, or the complement."""
+    """Pair of inputs, and an event that distinguishes them by the score of a release."""
 
     name: str  # names of the pair and of the score
     inputs: tuple[np.ndarray, np.ndarray]  # x0, x1
     score: Score  # fitted to releases of this pair
     threshold: float  # in units of the score
-    below: bool  # whether the event is the complement
-    swapped: bool  # whether the event is likelier under x1 than under x0
-    bound: float  # lower bound on epsilon from the releases for choosing
+    below: bool  # whether the event is score < threshold instead of >=
+    swapped: bool  # whether the event is more likely under x1 than under x0
+    bound: float  # lower bound on epsilon, estimated in the step ``choose``
 
 
 def low_end(hits: Any, trials: int, confidence: float) -> np.ndarray:
-    """Return the lower end of the two-sided interval of Clopper and Pearson (1934), elementwise."""
+    """Return the lower end of the two-sided Clopper-Pearson interval (1934), elementwise."""
     some = np.maximum(hits, 1)
     low = betaincinv(some, trials - some + 1, (1 - confidence) / 2)
     return np.where(np.asarray(hits) > 0, low, 0.0)
 
 
 def high_end(hits: Any, trials: int, confidence: float) -> np.ndarray:
-    """Return the upper end of the same interval, elementwise."""
+    """Return the upper end of the two-sided Clopper-Pearson interval (1934), elementwise."""
     some = np.minimum(hits, trials - 1)
     high = betaincinv(some + 1, trials - some, 1 - (1 - confidence) / 2)
     return np.where(np.asarray(hits) < trials, high, 1.0)
@@ -82,10 +82,10 @@ def high_end(hits: Any, trials: int, confidence: float) -> np.ndarray:
 def epsilon_bound(
     true: Any, false: Any, trials: int, delta: float, confidence: float
 ) -> np.ndarray:
-    """Compute the bound ln((TPR_low - delta) / FPR_up), at least 0, of Jagielski et al. (2020).
+    """Compute the lower bound ln((TPR_low - delta) / FPR_up) on epsilon, or 0 if it is negative.
 
-    Each of the two one-sided bounds fails with probability at most (1 - confidence) / 2, so both
-    hold with probability ``confidence``.
+    TPR = ``true`` / ``trials`` and FPR = ``false`` / ``trials`` (Jagielski et al. 2020). The bounds
+    on TPR and FPR each fail with probability at most (1 - confidence) / 2.
     """
     gain = low_end(true, trials, confidence) - delta
     return np.log(np.maximum(gain / high_end(false, trials, confidence), 1.0))
@@ -101,12 +101,12 @@ def two_point(
 ) -> tuple[float, float, str]:
     """Compute a lower bound on epsilon from the most distinguishable pair of neighbours.
 
-    All inputs have the same shape, and so have all releases. :class:`Shares` describes the use of
-    the ``samples`` releases. Return (lower bound; largest possible bound, of an event that always
-    happens under one input and never under the other; name of the attack).
+    All inputs must have the same shape, and so must all releases. :class:`Shares` states how the
+    ``samples`` releases are used. Returns the lower bound, the bound that a perfect attack would
+    reach with as many releases, and the name of the attack.
     """
     entries = next(iter(pairs.values()))[0].size
-    # Even for large updates, a mean and a covariance need a few releases.
+    # Estimating a mean and a covariance takes a few releases, even for large updates.
     fit = max(4, min(samples // (20 * len(pairs)), FITTED_NUMBERS // entries))
     shares = Shares(fit, choose=max(4, samples // (5 * len(pairs))), measure=samples // 4)
     draw = _sampler(release, chunk=max(1, min(fit, CHUNK_NUMBERS // entries)))
@@ -133,7 +133,7 @@ def _releases(release: Release, key: Array, part: int, x: Array, chunk: int) -> 
 
 
 def _sampler(release: Release, chunk: int) -> Draw:
-    """Build a function that draws releases in chunks and keeps only a reduction of them."""
+    """Build a function that draws releases in chunks and keeps only their reduction."""
 
     def draw(
         key: Array, x: np.ndarray, number: int, keep: Callable[[np.ndarray], np.ndarray]
@@ -141,7 +141,7 @@ def _sampler(release: Release, chunk: int) -> Draw:
         parts = []
         for part in range(-(-number // chunk)):
             y = np.asarray(_releases(release, key, part, x, chunk), float).reshape(chunk, -1)
-            # NaN can distinguish inputs like any other output, so it becomes a number.
+            # NaN can distinguish inputs like any other output, so replace it by a number.
             parts.append(keep(np.nan_to_num(y, nan=1e30, posinf=1e30, neginf=-1e30)))
         return np.concatenate(parts)[:number]
 
@@ -156,7 +156,7 @@ def _choose(
     shares: Shares,
     delta: float,
 ) -> Attack:
-    """Find the attack with the largest bound on one pair of inputs, on separate releases."""
+    """Find the attack with the largest bound for a pair of inputs, fitted on separate releases."""
     x0, x1 = inputs
     keys = jax.random.split(key, 4)
     seen0 = draw(keys[0], x0, shares.fit, lambda y: y)
@@ -178,7 +178,7 @@ def _choose(
 def _best_events(
     scores0: np.ndarray, scores1: np.ndarray, delta: float
 ) -> list[tuple[float, bool, bool, float]]:
-    """Return (threshold, below, swapped, bound) of the best event for each side and direction."""
+    """Return (threshold, below, swapped, bound) of the best event of each side and direction."""
     n = scores0.size
     pooled = np.sort(np.concatenate([scores0, scores1]))
     thresholds = np.unique(pooled[np.linspace(0, pooled.size - 1, THRESHOLDS).astype(int)])
@@ -193,18 +193,18 @@ def _best_events(
 
 
 def _fit(direction: np.ndarray, seen0: np.ndarray, seen1: np.ndarray) -> dict[str, Score]:
-    """Return scores by name, each of them a strong test for one kind of noise or fault."""
+    """Fit the scores, each a strong test for one kind of noise or fault; return them by name."""
     mean0, mean1 = seen0.mean(axis=0), seen1.mean(axis=0)
     touched = direction != 0
 
     def along(y: np.ndarray) -> np.ndarray:
         return y[:, touched] * direction[touched]
 
-    # Positions of the two inputs along each entry, after the mechanism's clip.
+    # Mean entries of the two inputs after the mechanism's clip, estimated from their releases.
     low, high = sorted(float(along(mean[None]).mean()) for mean in (mean0, mean1))
 
     def projection(y: np.ndarray) -> np.ndarray:
-        """Return <y, sign(x0 - x1)>."""
+        """Return <y, sign(x0 - x1)> for each release y."""
         return along(y).sum(axis=1)
 
     def likelihood(y: np.ndarray) -> np.ndarray:
@@ -216,7 +216,7 @@ def _fit(direction: np.ndarray, seen0: np.ndarray, seen1: np.ndarray) -> dict[st
         return np.clip(along(y), low, high).sum(axis=1)
 
     def size(y: np.ndarray) -> np.ndarray:
-        """Return the L1 norm."""
+        """Return the L1 norm of each release."""
         return np.abs(y).sum(axis=1)
 
     scores: dict[str, Score] = {"projection": projection, "likelihood": likelihood}
@@ -226,11 +226,11 @@ def _fit(direction: np.ndarray, seen0: np.ndarray, seen1: np.ndarray) -> dict[st
 
 
 def _discriminants(seen0: np.ndarray, seen1: np.ndarray) -> dict[str, Score]:
-    """Fit the two tests of releases [n, entries] that use the covariance of entries."""
+    """Fit the two discriminants to releases [n, entries], using the covariance of the entries."""
     mean0, mean1 = seen0.mean(axis=0), seen1.mean(axis=0)
     spread0, spread1 = (np.atleast_2d(np.cov(seen, rowvar=False)) for seen in (seen0, seen1))
-    # If the noise of entries cancels, the covariance is singular. The ridge makes it invertible,
-    # and a noise-free combination of entries still outweighs the others a million times.
+    # If noise cancels in a combination of entries, the covariance is singular. The ridge makes it
+    # invertible, and the noise-free combination still outweighs all others a million times.
     entries = mean0.size
     ridge = 1e-6 * np.trace(spread0 + spread1) / entries + 1e-30
     ridge = ridge * np.eye(entries)
@@ -238,7 +238,7 @@ def _discriminants(seen0: np.ndarray, seen1: np.ndarray) -> dict[str, Score]:
     precision0, precision1 = (np.linalg.inv(spread + ridge) for spread in (spread0, spread1))
 
     def linear(y: np.ndarray) -> np.ndarray:
-        """Return Fisher's discriminant, which detects noise that is shared between entries."""
+        """Return Fisher's linear discriminant, which detects noise that several entries share."""
         return y @ weights
 
     def quadratic(y: np.ndarray) -> np.ndarray:
@@ -249,5 +249,5 @@ def _discriminants(seen0: np.ndarray, seen1: np.ndarray) -> dict[str, Score]:
 
 
 def _distance(y: np.ndarray, mean: np.ndarray, precision: np.ndarray) -> np.ndarray:
-    """Compute the squared Mahalanobis distance of releases [n, entries] from a normal fit."""
+    """Compute the squared Mahalanobis distances of releases [n, entries] from ``mean``."""
     return np.einsum("ij,jk,ik->i", y - mean, precision, y - mean, optimize=True)

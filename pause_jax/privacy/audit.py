@@ -1,8 +1,8 @@
 """Empirical audits: lower bounds on the true epsilon of a mechanism.
 
-An audit plays the adversary. It can refute a claimed epsilon (with a larger lower bound), but never
-prove it. Every bound holds with the stated confidence, because the attack is chosen on one part of
-the releases and measured on another. Audits run on the host and cannot be traced.
+An audit attacks the mechanism. It can refute a claimed epsilon (with a larger lower bound) but
+cannot prove it. The bound holds at the stated confidence, because the attack is chosen on one part
+of the releases and measured on another. Audits run on the host and cannot be traced.
 
 Source: Jagielski, Ullman, Oprea (2020).
 """
@@ -21,7 +21,7 @@ from pause_jax.base.struct import ConfigError
 from pause_jax.privacy.attack import two_point
 from pause_jax.privacy.mechanisms import UNITS, Mechanism
 
-LARGE = 1e6  # entries of the worst-case updates, far beyond any sensible clip
+LARGE = 1e6  # magnitude of worst-case entries, far beyond any sensible clip
 MIN_SAMPLES = 1000
 
 
@@ -37,8 +37,8 @@ class Audit(NamedTuple):
       lower_bound: lower bound on the true epsilon.
       confidence: probability that the lower bound holds.
       resolution: largest possible lower bound; about ln(samples / 15) at delta 0, confidence 0.95.
-      samples: number of releases.
-      attack: inputs and score of the strongest attack.
+      samples: total number of releases.
+      attack: names of the inputs and of the score in the strongest attack.
     """
 
     mechanism: str
@@ -71,21 +71,21 @@ def audit(
     """Audit a mechanism with two-point attacks on the worst-case pairs of updates.
 
     Args:
-      mechanism: mechanism whose ``delta`` is part of the claim. Audit Gaussian noise at a delta of
-        0.1, because distinguishing events are too rare at 1e-5.
+      mechanism: mechanism to audit, whose ``delta`` is part of the claim. Audit Gaussian noise at
+        delta 0.1, because the events that distinguish inputs are too rare at 1e-5.
       key: random key; the same key gives the same result.
       epsilon: claimed epsilon of a single release.
       claim: ``coordinate`` (neighbours differ in one coordinate) or ``update`` (in all of them);
         the mechanism's ``unit`` by default.
       dimension: d, number of coordinates of an update.
-      samples: total number of releases; half of them choose the attack and half measure it.
+      samples: total number of releases, half to choose the attack and half to measure it.
       confidence: confidence of the lower bound.
 
     Returns:
-      Result of the audit. Every epsilon is for a single release, per unit of the claim.
+      Result of the audit. Its epsilons are for a single release, per unit of the claim.
 
     Raises:
-      ConfigError: if the claim, epsilon, dimension or number of samples cannot be audited.
+      ConfigError: if the claim, epsilon, dimension, number of samples or confidence is invalid.
     """
     name = label(mechanism)
     claim = mechanism.unit if claim is None else claim
@@ -114,9 +114,9 @@ def _neighbours(claim: str, dimension: int) -> dict[str, tuple[np.ndarray, np.nd
     full = np.full(dimension, LARGE, np.float32)
     pairs = {"+-e_1": (axis, -axis), "0 or e_1": (np.zeros_like(axis), axis)}
     if claim == "update":
-        # Only this pair reveals a clip that is too wide for dense updates.
+        # Only this pair reveals a clip that is too weak for dense updates.
         return pairs | {"+-(1, .., 1)": (full, -full)}
-    # A clip to a norm also moves the other coordinates, although the claim is about one.
+    # A norm clip also changes the other coordinates, but the claim is about a single coordinate.
     return pairs | {
         "+-e_1 among large": (full, full - 2 * axis),
         "0 or huge e_1 among large": (full - axis, full + 1e4 * axis),

@@ -1,10 +1,10 @@
 """Privacy budgets: schedules of the epsilon that a client spends in each participation.
 
-A schedule gives eps_i for i = 1, 2, ... with sum eps_i <= eps_bar. By basic composition (PAUSE,
-Theorem 2), all releases of one client together are then eps_bar-LDP, however often the client is
-chosen and however the choice depends on the past.
+A schedule defines eps_i for i = 1, 2, ... with sum eps_i <= eps_bar. By basic composition (PAUSE,
+Theorem 2), all releases of a client together are then eps_bar-LDP, no matter how often the client
+is chosen and how this choice depends on the past.
 
-Every epsilon is per client and per unit of the mechanism that draws on the budget
+Every epsilon is for one client and one unit of the mechanism that spends the budget
 (``Mechanism.unit``). Participation counts are integer arrays, and all methods are elementwise.
 """
 
@@ -20,19 +20,19 @@ from jax.scipy.special import zeta
 from pause_jax.base.struct import Config, ConfigError, Sizes, node, number, static
 from pause_jax.privacy.budget_law import BudgetLaw
 
-# Smallest share of eps_bar in a schedule that never ends. float32 would round smaller shares to 0,
-# which requires infinite noise. The sum over all participations of a run remains negligible.
+# Smallest share of eps_bar in a schedule that never ends. Without it, float32 would round shares to
+# 0 and the noise would be infinite. The sum of these shares over a run is negligible.
 LEAST_SHARE = 2.0**-100
-# Terms of a sum of powers that are added directly, and B_2j / (2j)! for the other terms.
+# Number of terms of a sum of powers to add directly, and B_2j / (2j)! for the other terms.
 BY_HAND = 16
 EULER_MACLAURIN = (1 / 12, -1 / 720, 1 / 30_240, -1 / 1_209_600)
 
 
 class Budget(Config):
-    """Base class of budgets: the total, spent and remaining epsilon of a client."""
+    """Base class of budgets, which define the total, spent and remaining epsilon of a client."""
 
     def remaining(self, participations: Array) -> Array:
-        """Return the share of the budget left after n participations, p_k of PAUSE (7)."""
+        """Return the share of the budget that is left after n participations, p_k in PAUSE (7)."""
         raise NotImplementedError
 
     def epsilon(self, participation: Array) -> Array:
@@ -44,11 +44,11 @@ class Budget(Config):
         return self.epsilon(participation) <= 0
 
     def spent(self, participations: Array) -> Array:
-        """Return the sum of eps_1 .. eps_n, 0 for n = 0."""
+        """Return the sum of eps_1, ..., eps_n, or 0 for n = 0."""
         raise NotImplementedError
 
     def total(self) -> Array:
-        """Return eps_bar: a scalar, [K] if budgets differ, or infinity without a limit."""
+        """Return eps_bar, a scalar, or [K] if budgets differ; infinity for an unlimited budget."""
         return jnp.asarray(jnp.inf)
 
     def loaded(self) -> Self:
@@ -56,7 +56,7 @@ class Budget(Config):
         return self
 
     def of_clients(self, key: Array, num_clients: int) -> Self:
-        """Return the budgets of a run's clients, for participation counts [K]."""
+        """Return a budget whose totals are the eps_bar of all clients, [K], drawn with ``key``."""
         return self
 
     def of_client(self, client: int) -> Self:
@@ -65,9 +65,9 @@ class Budget(Config):
 
 
 class Unlimited(Budget):
-    """Budget without a limit, which stays full although any release spends an infinite epsilon.
+    """Budget without a limit, which remains full although every release spends infinite epsilon.
 
-    It has no name, because it cannot be chosen. Mechanisms without a guarantee use it.
+    Mechanisms without a guarantee use it. It has no name, because a config cannot choose it.
     """
 
     def remaining(self, participations: Array) -> Array:
@@ -81,7 +81,7 @@ class Unlimited(Budget):
 
 
 class Schedule(Budget):
-    """Base class of finite budgets, on which every private mechanism draws.
+    """Base class of the finite budgets that private mechanisms spend.
 
     Attributes:
       total_epsilon: eps_bar, total budget of one client over all participations, > 0.
@@ -122,11 +122,11 @@ class Schedule(Budget):
         return self.replace(total_epsilon=float(self.total_epsilon * factors[client]), law=None)
 
     def spent(self, participations: Array) -> Array:
-        """Return the sum of eps_1 .. eps_n. Override this if 1 - remaining loses small shares."""
+        """Return the sum of eps_1, ..., eps_n; override it if 1 - remaining loses small shares."""
         return self.total_epsilon * (1 - self.remaining(participations))
 
     def at_least_something(self, epsilon: Array) -> Array:
-        """Keep eps_i positive where float32 may have rounded it to 0, elementwise."""
+        """Raise eps_i to at least ``LEAST_SHARE`` of eps_bar, elementwise, because 0 is invalid."""
         tiny = jnp.finfo(epsilon.dtype).tiny
         return jnp.maximum(epsilon, jnp.maximum(self.total_epsilon * LEAST_SHARE, tiny))
 
@@ -138,11 +138,11 @@ def _real(times: Array) -> Array:
 class Geometric(Schedule):
     """Geometric schedule eps_i = eps_bar (e^eta - 1) e^(-eta i), with p_k = e^(-eta T_k).
 
-    PAUSE, below equation (6). The budget is never exhausted. From about i = 70 / eta on, eps_i is
-    2^-100 eps_bar, and the noise is enormous.
+    T_k is the number of participations (PAUSE, below equation (6)). The budget is never exhausted,
+    but eps_i is only 2^-100 eps_bar from about i = 70 / eta on, and the noise is enormous.
 
     Attributes:
-      decay: eta, > 0.
+      decay: eta, > 0 and at most 80.
     """
 
     name: ClassVar[str] = "geometric"
@@ -153,7 +153,7 @@ class Geometric(Schedule):
     def remaining(self, participations: Array) -> Array:
         return jnp.exp(-self.decay * _real(participations))
 
-    # 1 - e^(-eta) would lose all digits of a small eta, and the factor e^eta may overflow.
+    # Computing 1 - e^(-eta) loses all digits of a small eta, and e^eta may overflow.
     def epsilon(self, participation: Array) -> Array:
         left = self.total_epsilon * jnp.exp(-self.decay * _real(participation - 1))
         return self.at_least_something(-jnp.expm1(-self.decay) * left)
@@ -163,10 +163,10 @@ class Geometric(Schedule):
 
 
 class Uniform(Schedule):
-    """Uniform schedule: eps_bar / n for n participations, less for the last if n is fractional.
+    """Uniform schedule of eps_bar / n per participation, less in the last if n is fractional.
 
     Attributes:
-      horizon: n, number of participations of one client.
+      horizon: n, number of participations of one client, >= 1; need not be an integer.
     """
 
     name: ClassVar[str] = "uniform"
@@ -189,13 +189,13 @@ class Uniform(Schedule):
 
 
 class Constant(Schedule):
-    """Constant eps per release, with the remaining budget for the last release.
+    """Constant eps per release; the last release spends the rest of the budget.
 
-    Clients with a small budget stop first. The other schedules give every client the same number of
-    releases, with an epsilon in proportion to its budget.
+    Clients with a small budget have fewer releases. With the other schedules, all clients have the
+    same number of releases, and eps_i is proportional to the client's budget.
 
     Attributes:
-      per_release: eps of a single release.
+      per_release: eps of a single release, > 0.
     """
 
     name: ClassVar[str] = "constant"
@@ -222,7 +222,7 @@ class Constant(Schedule):
 class Power(Schedule):
     """Power-law schedule eps_i = eps_bar i^(-s) / zeta(s), which sums to eps_bar.
 
-    It decays slower than the geometric schedule and is never exhausted: eps_i >= 2^-100 eps_bar.
+    It decays more slowly than the geometric schedule and never ends (eps_i >= 2^-100 eps_bar).
 
     Attributes:
       exponent: s, > 1.
@@ -234,7 +234,7 @@ class Power(Schedule):
     exponent: float = number(default=1.5, above=1)
 
     def _exponent(self) -> Array:
-        # Beyond 200, the first release spends all of the budget in float32, and zeta overflows.
+        # Above 200, the first release spends the whole budget in float32, and zeta overflows.
         return jnp.minimum(jnp.asarray(self.exponent, float), 200.0)
 
     def remaining(self, participations: Array) -> Array:
@@ -254,9 +254,9 @@ class Power(Schedule):
 
 
 def partial_zeta(s: Array, n: Array) -> Array:
-    """Compute the sum of i^-s for i = 1 .. n without cancellation, elementwise in n, for s > 1.
+    """Compute the sum of i^-s for i = 1, ..., n without cancellation, elementwise in n, for s > 1.
 
-    The first ``BY_HAND`` terms are added directly, the others by the Euler-Maclaurin formula.
+    The first ``BY_HAND`` terms are added directly, and the Euler-Maclaurin formula adds the others.
     """
     i = jnp.arange(1.0, BY_HAND + 1).reshape(-1, *[1] * n.ndim)
     by_hand = jnp.sum(jnp.where(i <= n[None], i**-s, 0.0), axis=0)
@@ -272,10 +272,10 @@ def partial_zeta(s: Array, n: Array) -> Array:
 
 
 class Table(Schedule):
-    """Table of shares of eps_bar for the first participations, after which the budget is exhausted.
+    """Table of shares of eps_bar, one per participation, after which the budget is exhausted.
 
     Attributes:
-      shares: eps_i / eps_bar for i = 1, 2, ...; each > 0, their sum at most 1.
+      shares: eps_i / eps_bar for i = 1, 2, ...; each > 0, with a sum of at most 1 (static).
     """
 
     name: ClassVar[str] = "table"

@@ -1,7 +1,7 @@
 """Distributions of client-specific budgets, as multipliers of ``total_epsilon``.
 
-A run draws the factors once, from its ``world`` stream, so all policies with the same key face the
-same budgets. Client k has eps_bar_k = ``total_epsilon`` times its factor.
+The budget of client k is eps_bar_k = ``total_epsilon`` times its factor. A run draws the factors
+once, from its random stream ``world``, so all policies with the same key have the same budgets.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pause_jax.base.checks import float32
 from pause_jax.base.client_ids import check_enough, numbered
 from pause_jax.base.struct import ConfigError, Sizes, number, static
 
-# Client ids and factors by digest and column of the file.
+# Client ids and factors of each file, keyed by its digest and column.
 _TABLES: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
 
 
 class BudgetLaw(source_file.FromFile):
-    """Base class of distributions of the per-client multipliers of ``total_epsilon``.
+    """Base class of distributions of client factors, which multiply ``total_epsilon``.
 
     Attributes:
       drawn: whether the factors depend on the key of a run.
@@ -38,12 +38,12 @@ class BudgetLaw(source_file.FromFile):
 
 
 class Tiers(BudgetLaw):
-    """Tiers of clients with one factor each. Tier sizes are fixed, and the key assigns clients.
+    """Tiers with one factor each. Tier sizes are fixed, and clients are assigned at random.
 
     Attributes:
-      values: factor of each tier, > 0 (static). With ``total_epsilon = 1`` they are the budgets.
-      shares: share of the clients in each tier, summing to 1 (static). Sizes are rounded to sum to
-        K, with the largest remainders rounded up.
+      values: factor of each tier, > 0 (static). With ``total_epsilon = 1``, factors are budgets.
+      shares: share of the clients in each tier, summing to 1 (static). Tier sizes are rounded down,
+        except the largest remainders, which are rounded up to make the sizes sum to K.
     """
 
     name: ClassVar[str] = "tiers"
@@ -77,7 +77,7 @@ class Tiers(BudgetLaw):
 
 
 class LogNormalBudgets(BudgetLaw):
-    """Log-normal factors exp(sigma Z), Z standard normal, with the median ``total_epsilon``.
+    """Log-normal factors exp(sigma Z) with Z standard normal; the median is 1.
 
     Attributes:
       sigma: standard deviation of the factors' logarithms.
@@ -93,10 +93,10 @@ class LogNormalBudgets(BudgetLaw):
 
 
 class PerClient(BudgetLaw):
-    """Explicit factors of the clients, in client order.
+    """Explicit factors for all clients, in client order.
 
     Attributes:
-      values: K factors > 0 (static). With ``total_epsilon = 1`` they are the budgets.
+      values: K factors > 0 (static). With ``total_epsilon = 1``, factors are budgets.
     """
 
     name: ClassVar[str] = "per_client"
@@ -120,7 +120,7 @@ class BudgetFile(BudgetLaw):
     """Factors from a CSV file with a column ``client`` and a column of factors.
 
     Client k has the k-th id in natural order, as in :class:`pause_jax.latency.Traces`. With
-    ``total_epsilon = 1`` the factors are the budgets. Other columns are ignored.
+    ``total_epsilon = 1``, the factors are the budgets. Other columns are ignored.
 
     Attributes:
       path: path of the file, absolute or relative to the working directory (static).

@@ -1,6 +1,6 @@
 """Gaussian mechanism for whole updates, its noise calibration, and the normal distribution.
 
-Normal probabilities are in log space, because they underflow in float32.
+Normal probabilities are computed in log space, because they underflow in float32.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from pause_jax.rng import draws
 
 BISECTION_STEPS = 40
 NEWTON_STEPS = 8
-# A larger epsilon guarantees nothing, and exp(-epsilon) underflows. A cap only adds noise.
+# Cap on epsilon, which only adds noise. A larger epsilon guarantees nothing in practice.
 MAX_EPSILON = 1e4
-# float32 gives the multiplier to 2e-4 for epsilon >= 0.01 and delta >= 1e-9. This margin keeps it
-# from being too small.
+# In float32, the multiplier has a relative error below 2e-4 for epsilon >= 0.01 and delta >= 1e-9.
+# This margin keeps it from being too small.
 MARGIN = 1.0005
 
 
 def clip_l2(x: Array, bound: Array | float) -> Array:
-    """Scale ``x`` [d] to Euclidean norm at most ``bound``, leaving a zero vector unchanged."""
+    """Scale ``x`` [d] down to Euclidean norm ``bound`` if its norm is larger."""
     return x * jnp.minimum(1.0, bound / jnp.maximum(norm(x), jnp.finfo(x.dtype).tiny))
 
 
 def norm(x: Array) -> Array:
     """Compute the Euclidean norm of ``x`` [d] without overflow or underflow."""
-    # XLA may rewrite c y / largest as y (c / largest), 0 times inf for the smallest float.
+    # XLA may rewrite c y / largest as y (c / largest), which is 0 times inf for the smallest float.
     largest = jnp.maximum(jnp.max(jnp.abs(x)), float(jnp.finfo(x.dtype).tiny) ** 0.75)
     return largest * jnp.linalg.norm(x / largest)
 
@@ -43,12 +43,12 @@ def log_density(x: Array) -> Array:
 
 
 def log_complement(log_probability: Array) -> Array:
-    """Compute log(1 - p) from log p < 0, elementwise."""
+    """Compute log(1 - p) from ``log_probability`` = log p < 0, elementwise."""
     return jnp.log(-jnp.expm1(log_probability))
 
 
 def upper_quantile(log_probability: Array) -> Array:
-    """Compute x with log P(N >= x) = ``log_probability`` < 0, elementwise."""
+    """Compute x with log P(N >= x) = ``log_probability`` < 0, N standard normal, elementwise."""
     # P(N >= x) and P(N >= -x) sum to 1, so search on the side where x >= 0.
     mirrored = log_probability > -jnp.log(2.0)
     tail = jnp.where(mirrored, log_complement(log_probability), log_probability)
@@ -64,18 +64,18 @@ def upper_quantile(log_probability: Array) -> Array:
 
 
 def above(key: Array, log_probability: Array) -> Array:
-    """Draw N given N >= x with log P(N >= x) = ``log_probability``, exactly even in far tails."""
+    """Draw N given N >= x, where log P(N >= x) = ``log_probability``; exact even in far tails."""
     drawn = log_probability - jax.random.exponential(key, dtype=log_probability.dtype)
     # A probability of exactly 1 has no quantile.
     return upper_quantile(jnp.minimum(drawn, -(2.0**-25)))
 
 
 def gaussian_multiplier(epsilon: Array, delta: Array | float) -> Array:
-    """Compute the smallest sigma / sensitivity of an (epsilon, delta) Gaussian mechanism.
+    """Compute the smallest sigma / sensitivity for which normal noise is (epsilon, delta)-DP.
 
     Balle and Wang 2018 (arXiv 1805.06530), Theorem 8: delta >= Phi(1/(2t) - epsilon t) - e^epsilon
-    Phi(-1/(2t) - epsilon t) for the multiplier t, solved by bisection over log t and enlarged by
-    ``MARGIN``. An epsilon above ``MAX_EPSILON`` counts as ``MAX_EPSILON``.
+    Phi(-1/(2t) - epsilon t) for the multiplier t. Bisection over log t solves the inequality, and
+    ``MARGIN`` enlarges the solution. Epsilon is capped at ``MAX_EPSILON``.
     """
     epsilon = jnp.minimum(epsilon, MAX_EPSILON)
     target = jnp.log(delta)
@@ -92,24 +92,24 @@ def gaussian_multiplier(epsilon: Array, delta: Array | float) -> Array:
         small = too_small(jnp.exp(middle))
         return jnp.where(small, middle, low), jnp.where(small, high, middle)
 
-    # At the upper end, the total variation distance alone, about 0.4 / t, is below delta. At the
-    # lower end, two inputs are distinguishable even at the largest epsilon.
+    # At the upper end, even the total variation distance, about 0.4 / t, is below delta. At the
+    # lower end, two inputs are distinguishable even for the largest epsilon.
     low = jnp.full_like(epsilon, jnp.log(1e-3))
     high = jnp.zeros_like(epsilon) + jnp.maximum(jnp.log(0.5 / delta), 0.0)
     return MARGIN * jnp.exp(jax.lax.fori_loop(0, BISECTION_STEPS, halve, (low, high))[1])
 
 
 class GaussianMechanism(Budgeted):
-    """Clip of the whole update to L2 norm C, with normal noise on every coordinate.
+    """Mechanism that clips the update to L2 norm C and adds normal noise to every coordinate.
 
     Formal guarantees:
       Unit: the whole update of one release; (eps_i, delta)-LDP, replace-one. Two clipped updates
-      differ by at most 2C in L2 norm. sigma is the smallest for this sensitivity under the analytic
-      calibration of Balle and Wang 2018 (arXiv 1805.06530), which is valid for every eps_i. n
-      releases are (sum of eps_i, n * delta)-LDP by basic composition.
+      differ by at most 2C in L2 norm. sigma is the smallest for this sensitivity in the analytic
+      calibration of Balle and Wang 2018 (arXiv 1805.06530), which is valid for every eps_i. By
+      basic composition, n releases are (sum of eps_i, n * delta)-LDP.
 
     Attributes:
-      clip_norm: C, bound on the L2 norm of an update.
+      clip_norm: C, maximum L2 norm of a clipped update.
       delta: failure probability of a single release.
     """
 

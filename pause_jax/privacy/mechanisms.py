@@ -1,8 +1,8 @@
 """Mechanisms of local differential privacy, which privatize an update before it leaves a client.
 
-float32 noise is a statistical simulation, not a secure mechanism (Mironov 2012): an adversary who
-sees the bits of a release can distinguish inputs. Do not deploy it. XLA may fuse, reorder and round
-float32 operations, so no option (snapping, discrete noise) can repair it.
+float32 noise is a statistical simulation, not a secure mechanism. An adversary who sees the bits of
+a release can distinguish inputs (Mironov 2012). Do not deploy it. XLA may fuse, reorder and round
+float32 operations, so neither snapping nor discrete noise would make it secure.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from pause_jax.rng import draws
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-# Units that an epsilon may protect.
+# Units that epsilon may protect.
 UNITS = ("coordinate", "update")
 
 
-# Distributions of the privacy loss of n releases of one client. ``Mechanism.privacy_loss`` returns
-# one of them, and ``analysis.ledger`` composes the releases.
+# Privacy losses of n releases of one client. ``Mechanism.privacy_loss`` returns one of these types,
+# and ``analysis.ledger`` composes the releases.
 
 
 class LaplaceLoss(NamedTuple):
-    """Privacy loss of Laplace noise of scale (L1 distance of two inputs) / eps_i.
+    """Privacy loss of Laplace noise with scale (L1 distance of two inputs) / eps_i.
 
-    Several coordinates with this total distance lose no more than a single coordinate.
+    For a fixed distance, the loss is largest if the inputs differ in a single coordinate.
     """
 
     epsilon: Float[Array, " n"]  # eps_i > 0
@@ -43,13 +43,13 @@ class GaussianLoss(NamedTuple):
 
 
 class WorstLoss(NamedTuple):
-    """Privacy loss of randomised response, the worst case of any (eps_i, delta)-LDP mechanism.
+    """Privacy loss of randomised response, the worst (eps_i, delta)-LDP mechanism.
 
     Kairouz, Oh and Viswanath 2015.
     """
 
     epsilon: Float[Array, " n"]  # eps_i > 0
-    delta: Float[Array, ""] | float = 0.0  # per release; 0 for a pure mechanism
+    delta: Float[Array, ""] | float = 0.0  # delta of each release; 0 for a pure mechanism
 
 
 class NoGuarantee(NamedTuple):
@@ -60,13 +60,12 @@ PrivacyLoss = LaplaceLoss | GaussianLoss | WorstLoss | NoGuarantee
 
 
 class Mechanism(Config):
-    """Base class of mechanisms, without a guarantee. :class:`Budgeted` is for private mechanisms.
+    """Base class of mechanisms, by default without a guarantee (see :class:`Budgeted`).
 
     Attributes:
       unit: unit that epsilon protects: ``coordinate``, ``update``, or ``none``.
-      delta: failure probability of a single release, 0 for a pure mechanism. By basic composition,
-        n releases of a client have n * delta.
-      budget: budget of one client, per unit.
+      delta: failure probability of a single release (n * delta for n releases); 0 if pure.
+      budget: budget of one client, per ``unit``.
     """
 
     unit: ClassVar[str] = "none"
@@ -83,27 +82,28 @@ class Mechanism(Config):
             )
 
     def privacy_loss(self, epsilon: Array) -> PrivacyLoss:
-        """Return the privacy loss of n releases with these epsilons, float [n] > 0."""
+        """Return the privacy loss of n releases, where ``epsilon`` is float [n] > 0."""
         return NoGuarantee()
 
     def with_budget(self, budget: Budget) -> Self:
-        """Return the mechanism with a different budget, or unchanged if it cannot use it."""
+        """Return the mechanism with ``budget``, or unchanged if it cannot use this budget."""
         return self
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
-        """Release one client's update, float [d].
+        """Return the privatized update of one client, float [d].
 
         Args:
-          key: random key of this client and round, never reused.
-          update: float [d], of any norm and direction, which the mechanism clips.
+          key: random key for this client and round, never reused.
+          update: float [d], before clipping, which is up to the mechanism.
           epsilon: scalar > 0, epsilon of this release in the mechanism's unit.
         """
         raise NotImplementedError(f"{type(self).__name__} has no privatize(key, update, epsilon).")
 
     def noise_power(self, epsilon: Array, dimension: int) -> Array:
-        """Return E ``|release - clipped update|^2``, float [n], for d entries at the clip's bound.
+        """Return the mean squared error E ``|release - clipped update|^2``, float [n].
 
-        ``epsilon`` is float [n] > 0. Raises ConfigError if the class does not override it.
+        ``epsilon`` is float [n] > 0. The norm of the update is at the clip's bound. Raises
+        ConfigError if the class does not override this method.
         """
         raise ConfigError(
             f"privacy = {type(self).__name__}: has no noise_power(epsilon, dimension), which the "
@@ -112,7 +112,7 @@ class Mechanism(Config):
 
 
 class NoPrivacy(Mechanism):
-    """Release of the unchanged update, without a guarantee. The spent budget is infinite."""
+    """Mechanism that releases the unchanged update, without a guarantee and at infinite epsilon."""
 
     name: ClassVar[str] = "none"
     summary: ClassVar[str] = "no noise, no guarantee"
@@ -125,10 +125,10 @@ class NoPrivacy(Mechanism):
 
 
 class Budgeted(Mechanism):
-    """Base class of private mechanisms, in which each release is (eps_i, ``delta``)-LDP.
+    """Base class of private mechanisms, for which each release is (eps_i, ``delta``)-LDP.
 
-    A subclass defines its ``unit``. By default, releases compose as randomised response, the worst
-    case. A subclass with a known distribution of noise overrides ``privacy_loss``.
+    A subclass must define ``unit``. By default, releases compose like randomised response, which is
+    the worst case. Override ``privacy_loss`` if the distribution of the noise is known.
 
     Attributes:
       budget: schedule of eps_i over a client's participations.
@@ -144,15 +144,15 @@ class Budgeted(Mechanism):
 
 
 class PerCoordinateLaplace(Budgeted):
-    """Clamp of each coordinate to +-Delta/2, with Laplace(Delta / eps) noise, as in the papers.
+    """Mechanism of the papers, with Laplace(Delta / eps) noise on coordinates clamped to +-Delta/2.
 
     Formal guarantees:
       Unit: a single coordinate of one release; pure eps_i-LDP, replace-one. Two clamped values of a
-      coordinate differ by at most Delta. For the whole update of d coordinates, the guarantee is
-      d * eps_i (basic composition): multiply before you quote it.
+      coordinate differ by at most Delta. The whole update of d coordinates is only d * eps_i-LDP
+      (basic composition), so multiply eps_i by d before you quote it.
 
     Attributes:
-      sensitivity: Delta, width of the clamp (the authors' ``delta_f``).
+      sensitivity: Delta, width of the clamping interval (the authors' ``delta_f``).
     """
 
     name: ClassVar[str] = "per_coordinate"
@@ -174,19 +174,19 @@ class PerCoordinateLaplace(Budgeted):
 
 
 def clip_l1(x: Array, bound: Array | float) -> Array:
-    """Scale ``x`` [d] to L1 norm at most ``bound``, leaving a zero vector unchanged."""
+    """Scale ``x`` [d] down to L1 norm ``bound`` if its norm is larger."""
     return x * jnp.minimum(1.0, bound / jnp.maximum(jnp.sum(jnp.abs(x)), 1e-30))
 
 
 class L1Laplace(Budgeted):
-    """Clip of the whole update to L1 norm C, with Laplace(2C / eps) noise on every coordinate.
+    """Mechanism that clips the update to L1 norm C and adds Laplace(2C / eps) noise.
 
     Formal guarantees:
       Unit: the whole update of one release; pure eps_i-LDP, replace-one. Two clipped updates differ
       by at most 2C in L1 norm.
 
     Attributes:
-      clip_norm: C, bound on the L1 norm of an update.
+      clip_norm: C, maximum L1 norm of a clipped update.
     """
 
     name: ClassVar[str] = "l1_vector"

@@ -17,7 +17,7 @@ from pause_jax.privacy.sphere import PrivUnitG
 
 
 def walsh_hadamard(x: Array) -> Array:
-    """Apply the orthonormal Walsh-Hadamard transform, its own inverse, to [n], n a power of two."""
+    """Apply the orthonormal Walsh-Hadamard transform, its own inverse, to x [n], n a power of 2."""
     half = 1
     while half < x.size:
         pairs = x.reshape(-1, 2, half)
@@ -32,27 +32,27 @@ def padded_size(dimension: int) -> int:
 
 
 class Projected(Mechanism):
-    """Random projection of the update to k dimensions, released by another mechanism.
+    """Mechanism that projects the update to k random dimensions and privatizes the projection.
 
-    The projection is the subsampled randomised Hadamard transform: random signs, Walsh-Hadamard
-    transform of the update padded to the next power of two n, and k of its n coordinates times
-    sqrt(n / k). One coordinate is drawn from each of k runs, which is as good as any draw without
-    replacement and needs no sort. If k does not divide n, the runs differ in length by at most one,
-    and the factor is the root of the run's length. The transpose projects back. No matrix is built.
+    The projection is a subsampled randomised Hadamard transform. It pads the update to the next
+    power of two n, flips signs at random, applies the Walsh-Hadamard transform, and keeps k of the
+    n coordinates, times sqrt(n / k). One coordinate is drawn from each of k runs, which needs no
+    sort. If k does not divide n, the lengths of the runs differ by at most one, and the factor is
+    the square root of the run's length. The transpose maps the release back without a matrix.
 
     Formal guarantees:
-      The guarantees of ``inner`` hold for the whole update, because the projection is independent
-      of the data and ``inner`` clips its input. The projection is public. A client only needs to
-      send k numbers.
+      The guarantees of ``inner`` hold for the whole update, because the projection does not depend
+      on the data and ``inner`` clips its input. The projection is public. A client needs to send
+      only k numbers.
 
-    For an update of norm r < C, the release is unbiased over projection and noise while the
-    projected norm (mean square r^2, relative deviation about 1 / sqrt(2k)) is below the bound C of
-    ``inner``. Larger projections are clipped: an update of norm C loses about 0.28 / sqrt(k) of its
-    length. Fast ProjUnit of Asi, Feldman, Nelson, Nguyen and Talwar 2023 (arXiv 2306.04444).
+    For an update of norm r < C, the release is unbiased over projection and noise if the projected
+    norm (mean square r^2, relative deviation about 1 / sqrt(2k)) is below the bound C of ``inner``.
+    Longer projections are clipped, which shortens an update of norm C by about 0.28 C / sqrt(k).
+    This is Fast ProjUnit of Asi, Feldman, Nelson, Nguyen and Talwar 2023 (arXiv 2306.04444).
 
     Attributes:
-      inner: mechanism for the projected update, with the budget.
-      dimension: k, at most n; with a larger k, all n coordinates are used.
+      inner: mechanism that privatizes the projection and defines the budget.
+      dimension: k, dimension of the projection; if k > n, all n coordinates are used.
     """
 
     name: ClassVar[str] = "projected"
@@ -62,7 +62,7 @@ class Projected(Mechanism):
     inner: Mechanism = node(factory=PrivUnitG, of=Mechanism)
     dimension: int = static(default=1024, at_least=2)
 
-    # The projection is independent of the data, so ``inner`` alone determines the guarantee.
+    # The projection does not depend on the data, so ``inner`` determines the guarantee.
     @property
     def delta(self) -> Any:
         """Failure probability of a single release of ``inner``."""
@@ -102,6 +102,6 @@ class Projected(Mechanism):
         return (signs * walsh_hadamard(spread))[: update.size]
 
     def noise_power(self, epsilon: Array, dimension: int) -> Array:
-        """Return the noise power of ``inner`` projected back, without the projection's error."""
+        """Return the noise power of ``inner``, projected back, without the projection's error."""
         kept = min(self.dimension, padded_size(dimension))
         return dimension / kept * self.inner.noise_power(epsilon, kept)

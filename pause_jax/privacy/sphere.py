@@ -1,7 +1,7 @@
-"""Mechanisms for vectors of bounded Euclidean norm that draw a direction near the true one.
+"""Mechanisms for vectors of bounded L2 norm that release a random direction near the true one.
 
-At epsilon 8 and 50,890 parameters, PrivUnitG has 1/10 of the error of the Gaussian mechanism, and
-1/30,000 of the error of Laplace noise with an L1 clip that leaves unit vectors unchanged.
+For epsilon 8 and 50,890 parameters, the error of PrivUnitG is 1/10 of the error of the Gaussian
+mechanism, and 1/30,000 of the error of Laplace noise with an L1 clip that keeps unit vectors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def direction(x: Array, fallback: Array) -> Array:
-    """Scale ``x`` [d] to Euclidean norm 1. Return e_1 with the sign of ``fallback`` if x is 0."""
+    """Scale ``x`` [d] to Euclidean norm 1; if x is 0, return e_1 times ``fallback`` (+-1)."""
     largest = jnp.max(jnp.abs(x))
     scaled = jnp.where(largest > 0, x / largest, jnp.zeros_like(x).at[0].set(fallback))
     return scaled / jnp.linalg.norm(scaled)
@@ -42,12 +42,12 @@ class Cap(NamedTuple):
 
     log_odds: Float[Array, ""]  # log odds of p, the probability of drawing from the cap
     log_share: Float[Array, ""]  # log of q, the cap's probability under the normal distribution
-    edge: Float[Array, ""]  # gamma; the cap around the input x is <g, x> >= gamma
+    edge: Float[Array, ""]  # gamma; the cap around x contains all g with <g, x> >= gamma
     scale: Float[Array, ""]  # sigma, which makes the release unbiased
 
 
 def best_cap(epsilon: Array) -> Cap:
-    """Find the cap with the smallest sigma.
+    """Find the cap with the smallest sigma for a scalar epsilon.
 
     Pure epsilon-LDP requires (p / q) / ((1 - p) / (1 - q)) = e^epsilon. The best p is 1/2 for small
     epsilon and about 1 - 1 / (2 epsilon) for large epsilon, so a grid of log odds from 0 to 12
@@ -57,7 +57,7 @@ def best_cap(epsilon: Array) -> Cap:
     log_odds = jnp.linspace(0.0, 12.0, 121)
     log_share = jax.nn.log_sigmoid(log_odds - epsilon)
     edge = upper_quantile(log_share)
-    # The mean along x is phi(gamma) (p/q - (1-p)/(1-q)); the bracket is p (1 - e^-epsilon) / q.
+    # The mean along x is phi(gamma) (p/q - (1-p)/(1-q)) = phi(gamma) p (1 - e^-epsilon) / q.
     hazard = jnp.exp(log_density(edge) - log_ndtr(-edge))
     scale = 1 / (hazard * jax.nn.sigmoid(log_odds) * -jnp.expm1(-epsilon))
     best = jnp.argmin(scale)
@@ -65,7 +65,7 @@ def best_cap(epsilon: Array) -> Cap:
 
 
 def priv_unit_g(key: Array, unit: Array, epsilon: Array) -> Array:
-    """Draw an unbiased release, float [d], of a unit vector.
+    """Draw an unbiased release, float [d], of the unit vector ``unit``, float [d].
 
     Asi, Feldman and Talwar 2022 (arXiv 2201.10407). The guarantee requires that ``unit`` has
     Euclidean norm 1. ``epsilon`` is a scalar > 0.
@@ -81,25 +81,25 @@ def priv_unit_g(key: Array, unit: Array, epsilon: Array) -> Array:
 
 
 class PrivUnitG(Budgeted):
-    """Normal vector, drawn with increased probability from a cap around the update.
+    """Mechanism that draws a normal vector, more often from a cap around the update.
 
     Formal guarantees:
       Unit: the whole update of one release; pure eps_i-LDP, replace-one. The guarantee holds for
-      any two unit vectors, without a sensitivity. ``norm`` defines how an update becomes a unit
-      vector. Asi, Feldman and Talwar 2022 (arXiv 2201.10407).
+      any two unit vectors and involves no sensitivity. ``norm`` defines how an update becomes a
+      unit vector. Asi, Feldman and Talwar 2022 (arXiv 2201.10407).
 
     With ``lift``, the release is an unbiased estimate of the clipped update. With ``fixed``, the
-    length is lost, and the release is an unbiased estimate of the direction times C. ``private``
-    spends the share s of eps_i on the length and the rest, (1 - s) eps_i, on the direction. The
-    norm is clipped to [0, C], released with Laplace(C / (s eps_i)) noise and clipped again, which
-    biases it (strongly for s eps_i below 5). ``fixed`` and ``private`` give a zero update the
-    direction e_1 or -e_1 at random.
+    length is lost, and the release is an unbiased estimate of the direction times C. With
+    ``private``, the length spends s eps_i and the direction spends (1 - s) eps_i. The length is
+    clipped to [0, C], released with Laplace(C / (s eps_i)) noise and clipped again, which biases it
+    (strongly for s eps_i below 5). With ``fixed`` and ``private``, the direction of a zero update
+    is e_1 or -e_1 at random.
 
     Attributes:
-      clip_norm: C, bound on the L2 norm of an update.
-      norm: conversion of the update to a unit vector. ``lift`` clips it and extends it to length C
-        by one more coordinate, ``fixed`` and ``private`` use its direction.
-      norm_share: share s of epsilon for the length, only for ``private``.
+      clip_norm: C, maximum L2 norm of a clipped update.
+      norm: conversion of the update to a unit vector. ``lift`` clips the update and extends it to
+        length C with one more coordinate. ``fixed`` and ``private`` use its direction.
+      norm_share: s, share of epsilon that the length spends; used only with ``private``.
     """
 
     name: ClassVar[str] = "priv_unit_g"
@@ -112,7 +112,7 @@ class PrivUnitG(Budgeted):
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
         if self.norm == "lift":
-            # Clip after the division, whose rounding could leave the unit ball.
+            # Clip after the division, because rounding could leave the norm above 1.
             inside = clip_l2(update / self.clip_norm, 1.0)
             last = jnp.sqrt(jnp.maximum(0.0, 1 - inside @ inside))
             unit = jnp.append(inside, last)
@@ -133,7 +133,7 @@ class PrivUnitG(Budgeted):
             first, second = _length_moments(self.norm_share * epsilon)
             epsilon = (1 - self.norm_share) * epsilon
         cap = jax.vmap(best_cap)(epsilon)
-        # Mean square of a unit vector's release: sigma^2 in d - 1 directions, and
+        # The mean square of a unit vector's release is sigma^2 in each of d - 1 directions and
         # sigma^2 (1 + gamma / sigma) along the vector.
         power = dimension * cap.scale**2 + cap.edge * cap.scale
         return self.clip_norm**2 * (second * power - 2 * first + 1)
@@ -141,30 +141,30 @@ class PrivUnitG(Budgeted):
 
 def _length_moments(epsilon: Array) -> tuple[Array, Array]:
     """Return the mean and mean square of clip(1 + Laplace(1 / epsilon), 0, 1)."""
-    # Below 0.01, both are 1/2 to within 0.002, and the formulas suffer from cancellation.
+    # Below epsilon = 0.01, both are 1/2 to within 0.002, and the formulas suffer from cancellation.
     b = 1 / jnp.maximum(epsilon, 0.01)
     inside = -jnp.expm1(-1 / b)
     return 1 - b * inside / 2, 1 - b + b**2 * inside
 
 
 def duchi_length(dimension: int, epsilon: Array) -> Array:
-    """Compute B of Duchi, Jordan and Wainwright, the length of every release for the unit ball."""
-    # Computed on the host in float64, because the two terms are large and nearly equal.
+    """Compute B of Duchi, Jordan and Wainwright, the norm of every release for the unit ball."""
+    # Use float64 on the host, because the two log-gamma terms are large and nearly equal.
     log_ratio = math.lgamma((dimension + 1) / 2) - math.lgamma(dimension / 2)
     return math.sqrt(math.pi) * math.exp(log_ratio) / jnp.tanh(epsilon / 2)
 
 
 class DuchiL2(Budgeted):
-    """Point on a large sphere, drawn more often from the hemisphere around the update.
+    """Mechanism that draws a point of a large sphere, more often from the update's hemisphere.
 
     Formal guarantees:
       Unit: the whole update of one release; pure eps_i-LDP, replace-one. The guarantee holds for
-      any two points of the ball of radius C, without a sensitivity. The release is unbiased for the
-      clipped update. Duchi, Jordan and Wainwright 2018 (arXiv 1604.02390), section 4.2.3. The mean
-      squared error is order-optimal for eps_i <= 1, but stays above about 1.57 d C^2 for any eps_i.
+      any two points of the ball of radius C and involves no sensitivity. The release is unbiased
+      for the clipped update. The mean squared error is order-optimal for eps_i <= 1 but always
+      above about 1.57 d C^2. Duchi, Jordan and Wainwright 2018 (arXiv 1604.02390), section 4.2.3.
 
     Attributes:
-      clip_norm: C, bound on the L2 norm of an update.
+      clip_norm: C, maximum L2 norm of a clipped update.
     """
 
     name: ClassVar[str] = "duchi_l2"

@@ -1,8 +1,8 @@
-"""Random draws for many clients or samples in one call, using every bit of threefry.
+"""Random draws for many clients or samples in one call, using both words of threefry.
 
 ``jax.random`` folds two threefry words into one, and XLA compiles each call to a separate loop.
 This module uses both words and draws for all clients in one call. With a threefry key, a client's
-draws depend only on the key and the client's number, not on other clients or the word count.
+draws depend only on the key and the client's number, not on other clients or the number of words.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _GOLDEN = 0.6180339887498949
 
 
 def bits_of(key: Array, numbers: Array, count: int) -> Array:
-    """Draw random words for each client or sample in ``numbers``, int [n], all >= 0.
+    """Draw ``count`` random words for each client or sample number in ``numbers``, int [n], >= 0.
 
-    Threefry (Salmon et al., 2011) encrypts pairs of words with the key, here (number + 1, place).
+    Threefry (Salmon et al., 2011) encrypts pairs of words, here (number + 1, place), with the key.
     ``jax.random`` encrypts only pairs that start with 0, so its results for the same key never
     collide with these words. For other key implementations, the number is folded into the key.
 
     Returns:
-      uint32 [n, count]. With a threefry key, a larger count (static) extends a smaller one.
+      uint32 [n, count]. With a threefry key, a larger ``count`` (static) only appends words.
     """
     if str(jax.random.key_impl(key)) != THREEFRY:
         one = jax.vmap(lambda number: jax.random.bits(jax.random.fold_in(key, number), (count,)))
@@ -36,21 +36,21 @@ def bits_of(key: Array, numbers: Array, count: int) -> Array:
     first, second = jax.random.key_data(key)
     pairs = numbers.shape[0], -(-count // 2)
     number = jnp.broadcast_to(numbers.astype(jnp.uint32)[:, None] + np.uint32(1), pairs)
-    # Adding 0 * number gives `place` its shape under any vmap, for the primitive's CPU loop.
+    # Adding 0 * number batches `place` under any vmap, as the CPU loop of the primitive requires.
     place = jnp.broadcast_to(jnp.arange(pairs[1], dtype=jnp.uint32), pairs) + number * np.uint32(0)
     words = threefry2x32_p.bind(first, second, number, place)
     return jnp.stack(words, axis=-1).reshape(pairs[0], -1)[:, :count]
 
 
 def bits(key: Array, shape: tuple[int, ...]) -> Array:
-    """Draw random words from one key, uint32 of ``shape``."""
+    """Draw random words, uint32 of ``shape``, from a single key."""
     return bits_of(key, jnp.zeros(1, jnp.uint32), int(np.prod(shape))).reshape(shape)
 
 
 def below(word: Array, bound: Array | int) -> Array:
-    """Reduce random words to integers in [0, bound), int32 of their shape.
+    """Convert random words to integers in [0, bound), an int32 array of the same shape.
 
-    The modulo favours the smallest integers by a relative bound / 2^32.
+    The modulo makes small integers more likely, by a relative difference of about bound / 2^32.
     """
     return (word % jnp.asarray(bound).astype(jnp.uint32)).astype(jnp.int32)
 
@@ -61,9 +61,9 @@ def laplace(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Arr
 
 
 def laplace_from(words: Array) -> Array:
-    """Convert random words to Laplace noise of scale 1, float32 of their shape.
+    """Convert random words to Laplace noise of scale 1, a float32 array of the same shape.
 
-    One bit is the sign and 31 bits make the magnitude, up to 22 (16 in ``jax.random.laplace``).
+    One bit sets the sign, and 31 bits set the magnitude, at most 22 (16 in ``jax.random.laplace``).
     """
     magnitude = -jnp.log((_signed(words >> 1) + 0.5) * 2.0**-31)
     return jnp.where(words & 1, magnitude, -magnitude)
@@ -75,20 +75,20 @@ def normal(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Arra
 
 
 def normal_from(words: Array) -> Array:
-    """Convert random words to standard normal noise, float32 of their shape."""
+    """Convert random words to standard normal noise, a float32 array of the same shape."""
     uniform = (_signed(words) + 0.5) * 2.0**-31
     largest = 1 - 2.0**-24  # erf_inv(1) is infinite
     return np.float32(2**0.5) * jax.lax.erf_inv(jnp.clip(uniform, -largest, largest))
 
 
 def _signed(words: Array) -> Array:
-    # Through int32, because our CPUs have no vector conversion from uint32.
+    # Convert int32 instead, because our CPUs have no vector instruction that converts uint32.
     return jax.lax.bitcast_convert_type(words, jnp.int32).astype(jnp.float32)
 
 
 def evenly(count: int) -> NDArray[np.float64]:
-    """Return multiples 0, 1, ... of the golden ratio modulo 1, float [count].
+    """Return the first ``count`` multiples of the golden ratio modulo 1, from 0, float [count].
 
-    Consecutive multiples spread evenly over [0, 1), so consecutive clients are well mixed.
+    Consecutive multiples are spread evenly over [0, 1), so clients with adjacent numbers differ.
     """
     return np.asarray(np.arange(count) * _GOLDEN % 1, np.float64)

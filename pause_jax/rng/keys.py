@@ -1,9 +1,9 @@
-"""Random keys of a run: its named streams and the rules for folding them.
+"""Random keys of a run, derived from named streams.
 
 A run splits its key into independent streams. ``world``, ``data``, ``model`` and ``inputs`` do not
-depend on the policy, so two policies with the same key run in the same world. Within a stream a key
-is folded with the round (from 1) and, if it belongs to a client, with the client's number. The
-draws of a client therefore do not depend on the rest of the cohort.
+depend on the policy, so policies with the same key have the same latencies, data and initial model.
+Within a stream, a key is folded with the round number (from 1) and, if it belongs to a client, with
+the client's number. A client's draws therefore do not depend on the rest of the cohort.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class Streams(NamedTuple):
     """Independent key streams of a run.
 
     Attributes:
-      world: latencies, availability traces, availability and drop-outs of every round.
+      world: latencies, availability and drop-outs in every round, and client budgets.
       data: partition of the samples among clients, and data quality.
       model: initial model.
       policy: queries and choices of the policy.
-      training: sample order of each client, and mini-batches of its answers to queries.
-      privacy: noise of each client.
-      inputs: noise of low-quality inputs, the same in every round.
+      training: sample order and dropout of each client, and mini-batches for its query answers.
+      privacy: noise in each client's update.
+      inputs: noise in low-quality inputs, the same in every round.
     """
 
     world: Key[Array, ""]
@@ -46,17 +46,17 @@ def streams(key: Array) -> Streams:
 
 
 class RoundKeys(NamedTuple):
-    """Keys of a round.
+    """Random keys of one round.
 
     Attributes:
-      latency: latencies of all clients, and the features that they report before the round.
+      latency: latencies of all clients, their features, and drop-outs of the latency model.
       availability: random availability of clients.
       policy: the policy's query and choice.
-      training: training of the cohort; each client draws the words of its number.
-      privacy: noise of the cohort; folded with the client.
+      training: training of the cohort. Draws use the client numbers.
+      privacy: noise in the cohort's updates, folded with each client's number.
       availability_trace: step of the availability trace.
-      dropout: drop-outs within the round, drawn for all clients.
-      answers: answers to the policy's query; each client draws the words of its number.
+      dropout: drop-outs of all clients with probability ``SimConfig.dropout``.
+      answers: answers to the policy's query. Draws use the client numbers.
     """
 
     latency: Key[Array, ""]
@@ -73,8 +73,8 @@ def of_round(run: Streams, round: Array | int) -> RoundKeys:
     """Derive the keys of round t >= 1.
 
     In the stream ``world``, round t uses the numbers 2 t and 2 t + 1. Three keys are folded with 0
-    or 1, which no round of their stream uses, before they are folded with t. XLA compiles each
-    threefry call to a separate loop, so all folds are batched into two calls.
+    or 1, which no round of their stream uses, and then with t. XLA compiles each threefry call to a
+    separate loop, so all folds are batched into two calls.
     """
     impl = jax.random.key_impl(run.world)
 
@@ -96,17 +96,17 @@ def of_round(run: Streams, round: Array | int) -> RoundKeys:
 
 
 def first_availability(world: Array) -> Array:
-    """Derive the key of the availability trace's initial state, which counts as round 0."""
+    """Derive the availability trace's key of round 0, which draws its initial state."""
     return jax.random.fold_in(jax.random.fold_in(world, 0), 0)
 
 
 def budgets(world: Array) -> Array:
-    """Derive the key of the clients' budgets, using a number that no round uses."""
+    """Derive the key for drawing client budgets, by folding in a number that no round uses."""
     return jax.random.fold_in(world, 2**32 - 1)
 
 
 def choice(policy: Array, round: Array | int) -> Array:
-    """Derive a round's policy key; a policy without queries chooses with it."""
+    """Derive a round's policy key, which a policy without queries uses for its choice."""
     return jax.random.fold_in(policy, round)
 
 
@@ -117,5 +117,5 @@ def question_and_choice(of_round: Array) -> tuple[Array, Array]:
 
 
 def of_clients(key: Array, clients: Array) -> Array:
-    """Derive a key for each client [n] from a round's key, by client number."""
+    """Derive one key for each of the ``clients`` [n] by folding their numbers into ``key``."""
     return jax.vmap(lambda client: jax.random.fold_in(key, client))(clients)

@@ -1,7 +1,7 @@
-"""Sums that round the same way in every program and at every batch size.
+"""Sums that are rounded in the same way in every program and at every batch size.
 
-XLA chooses the order of additions based on the shape of a batch. One ulp can decide a near-tie, and
-after one different choice two runs diverge.
+XLA chooses the order of additions based on array shapes. One ulp can decide a near-tie between two
+cohorts, and runs diverge after their first different choice.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from jax import Array
 
 
 def tree_sum(values: Array) -> Array:
-    """Sum over the last axis as a balanced tree, with at most ceil(log2 m) roundings of each term.
+    """Sum over the last axis, of length m, as a balanced tree.
 
-    Rounded addition is monotone, so increasing a term never decreases the sum.
+    Each term is rounded at most ceil(log2 m) times. Increasing a term never decreases the sum.
     """
     while (size := values.shape[-1]) > 1:
         half = size // 2
@@ -25,9 +25,9 @@ def tree_sum(values: Array) -> Array:
 def add(total: Array, rest: Array, term: Array) -> tuple[Array, Array]:
     """Add a non-negative term to a non-negative compensated sum.
 
-    Returns (rounded total, rounding error not yet included). After any number of terms, the
-    relative error of the total is about one rounding. In Knuth's two-sum, each expression in
-    brackets is exact, because XLA does not reorder additions by default.
+    Returns (rounded total, rounding error not yet included). After any number of terms, the total
+    has a relative error of about one rounding. Knuth's two-sum computes the error of each addition
+    exactly, because XLA does not reorder additions by default.
     """
     rough = total + term
     of_term = rough - total
@@ -37,12 +37,12 @@ def add(total: Array, rest: Array, term: Array) -> tuple[Array, Array]:
 
 
 def on_grid(values: Array, terms: int) -> Array:
-    """Round finite values [K] to a grid; sums of up to ``terms`` of them are exact in any order.
+    """Round finite values [K] to a grid on which sums of up to ``terms`` of them are exact.
 
-    The grid spacing is about one ulp of the largest possible sum, ``terms`` (static) times the
-    largest value.
+    The grid spacing is about one ulp of the largest possible sum, which is ``terms`` (static) times
+    the largest absolute value.
     """
-    # Adding a large number rounds a value to the ulp of that number, and the subtraction is exact.
-    # The maximum keeps the product from being fused with them.
+    # Adding ``large`` rounds a value to the ulp of ``large``, and the subtraction is exact. The
+    # maximum keeps XLA from fusing the product with them.
     large = jnp.max(3.0 * terms * jnp.abs(values))
     return (values + large) - large

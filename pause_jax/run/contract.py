@@ -1,7 +1,7 @@
-"""Warnings about finished runs: broken contracts of custom parts and non-finite models.
+"""Warnings about broken contracts of custom parts, and about models that became non-finite.
 
-Compiled code cannot raise, so a run records the rules that it breaks. Only custom parts are checked
-in a run. Tests cover the parts of the library.
+Compiled code cannot raise, so a run records the rules that it breaks. Runs without a custom policy
+or latency model skip these checks, because tests cover the library's parts.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pause_jax.bandit.protocol import Selection
 from pause_jax.base.struct import is_ours
 from pause_jax.config import SimConfig
 
-# Recorded quantities that the warnings read.
+# Names of the recorded quantities from which warnings are issued.
 RECORDED = ("first_broken_round", "broken_rules")
 NONFINITE = "first_nonfinite_round"
-# Rule i is bit i of the mask that `broken` returns.
+# RULES[i] corresponds to bit i of the mask returned by `broken`.
 RULES = (
     "the policy chose a client twice",
     "the policy chose a number that is no client",
@@ -30,17 +30,17 @@ RULES = (
     "a latency is not finite",
     "a latency is below min_latency",
 )
-# Rounding tolerance: absolute for the sum of the weights, relative for min_latency.
+# Rounding tolerance, absolute for the sum of the weights and relative for min_latency.
 _ROUNDING = 1e-3
 
 
 def is_checked(config: SimConfig) -> bool:
-    """Return whether the policy or the latency model of a run is custom."""
+    """Return whether the config has a custom policy or latency model."""
     return not (is_ours(type(config.policy)) and is_ours(type(config.latency)))
 
 
 def broken(selection: Selection, available: Array, latency: Array, min_latency: Array) -> Array:
-    """Return the rules that a round breaks as a bit mask, int32: bit i for ``RULES[i]``."""
+    """Return an int32 bit mask of the rules that a round breaks, with bit i for ``RULES[i]``."""
     clients, weights = selection
     active = selection.active
     num_clients = available.shape[0]
@@ -64,22 +64,22 @@ def broken(selection: Selection, available: Array, latency: Array, min_latency: 
 
 
 def words(rules: int) -> str:
-    """Decode the bit mask returned by :func:`broken`."""
+    """Describe the rules in a bit mask returned by :func:`broken`."""
     return "; ".join(rule for place, rule in enumerate(RULES) if rules >> place & 1)
 
 
 class BrokenContract(UserWarning):
-    """Warning that a custom part broke its contract, which invalidates the results of the runs."""
+    """Warning that a custom part broke its contract, so the results are invalid."""
 
 
 class NotFinite(UserWarning):
-    """Warning that the model of a run has non-finite weights."""
+    """Warning that the model of a run became non-finite."""
 
 
 def finding(rounds: Any, rules: Any) -> str:
-    """Describe the first broken contract of a config; empty if no seed broke one.
+    """Describe the earliest broken contract among a config's seeds; return "" if there is none.
 
-    ``rounds`` and ``rules`` hold the two ``RECORDED`` quantities of each seed.
+    ``rounds`` and ``rules`` are the two ``RECORDED`` quantities, with one entry per seed.
     """
     rounds, rules = np.atleast_1d(rounds), np.atleast_1d(rules)
     if not (rounds > 0).any():
@@ -92,7 +92,7 @@ def finding(rounds: Any, rules: Any) -> str:
 
 
 def not_finite(rounds: Any) -> str:
-    """Describe non-finite models from the ``NONFINITE`` of each seed; empty if all were finite."""
+    """Describe non-finite models, given ``NONFINITE`` per seed; return "" if all are finite."""
     each = np.ravel(rounds)
     bad = each[each > 0]
     if not bad.size:
@@ -101,6 +101,6 @@ def not_finite(rounds: Any) -> str:
 
 
 def warn(found: dict[str, str], category: type[Warning] = BrokenContract) -> None:
-    """Issue one warning with all non-empty findings, keyed by config name."""
+    """Issue one warning that lists all non-empty findings, keyed by config name."""
     if lines := [f"{name}: {words}" for name, words in found.items() if words]:
         warnings.warn("\n".join(lines), category, stacklevel=3)

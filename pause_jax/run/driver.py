@@ -1,4 +1,4 @@
-"""Drivers of compiled runs (one run or a chunk of a sweep) and of runs within a user's trace."""
+"""Drivers for compiled runs (a single run or a sweep chunk) and for runs in a user's trace."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from pause_jax.run.rounds.state import State
 
 
 class Runs(NamedTuple):
-    """Runs that advance together, with the arguments of their steps.
+    """Runs that advance together, with the arguments for their steps.
 
     Attributes:
-      segments: rounds of each call of ``Steps.advance``.
-      batched: whether ``config`` and ``key`` have a leading axis of runs.
+      segments: consecutive rounds, one segment for each call to ``Steps.advance``.
+      batched: whether ``config`` and ``key`` have a leading run axis.
     """
 
     steps: Steps
@@ -40,38 +40,38 @@ class Runs(NamedTuple):
 
 
 class Watch:
-    """Hooks of the driver. The defaults, for a single run, neither resume nor save anything."""
+    """Hooks for the driver. The defaults, used for single runs, neither save nor resume."""
 
     @contextlib.contextmanager
     def calling(self) -> Iterator[None]:
-        """Wrap each call of a step, which may compile."""
+        """Wrap each step call, which may trigger a compilation."""
         with compiling(), telling():
             yield
 
     def resumed(
         self, state: State, shapes: Callable[[int], list[Any]]
     ) -> tuple[int, State, list[Record]]:
-        """Return the number of finished segments, and the state and records after them.
+        """Return (number of finished segments, state after them, record of each segment).
 
         Args:
           state: state before round 1.
-          shapes: function from a number of segments to the shapes of their records.
+          shapes: function that maps n to the shapes and dtypes of the first n segments' records.
         """
         return 0, state, []
 
     def played(self, segments: int, left: int, state: State, records: list[Record]) -> None:
-        """Handle the end of a segment. An exception ends the runs."""
+        """Handle the end of a segment. Raising an exception stops the runs."""
 
 
 def drive(runs: Runs, watch: Watch) -> tuple[Result, Record]:
-    """Play runs to their end, starting before round 1 or where ``watch`` resumes.
+    """Play runs to the end, starting from round 1 or from the point where ``watch`` resumes.
 
     Returns:
-      (results without the record of the rounds; this record on the host, with leaves [T, ...], or
-      [N, T, ...] if batched).
+      (result, record). The result lacks the per-round quantities, which the record contains as
+      NumPy arrays [T, ...], or [N, T, ...] if batched.
 
     Raises:
-      FloatingPointError: if ``jax_debug_nans`` is on and a model is not finite.
+      FloatingPointError: if ``jax_debug_nans`` is enabled and a model becomes non-finite.
     """
     steps = runs.steps
     batched = runs.batched
@@ -104,16 +104,16 @@ def drive(runs: Runs, watch: Watch) -> tuple[Result, Record]:
 
 @contextlib.contextmanager
 def _calling(watch: Watch) -> Iterator[None]:
-    """Wrap a call without JAX's check for NaN, which marks missing values.
+    """Disable JAX's NaN check during a step call, because NaN marks missing values.
 
-    The accuracy of a round without an evaluation is NaN, for example.
+    For example, the accuracy is NaN in rounds without an evaluation.
     """
     with watch.calling(), jax.debug_nans(False):
         yield
 
 
 def _first_rounds(record: Record, segment: Segment, batched: bool) -> Record:
-    """Return the record without the padding rows of the program."""
+    """Remove the padding rows that follow the segment's last played round."""
     to_play = int(segment.to_play)
     return jax.tree.map(lambda x: x[:, :to_play] if batched else x[:to_play], record)
 
@@ -140,7 +140,7 @@ def single_run(
     quantities: Quantities,
     execution: Execution | None = None,
 ) -> Result:
-    """Play a prepared run with compiled steps, or as part of the user's program if traced."""
+    """Play a prepared run with compiled steps, or within the user's trace if there is one."""
     if is_traced(config, data, key):
         return _traced_once(config, data, key, quantities, execution)
     spec = program_spec(config, data, quantities)
@@ -168,7 +168,7 @@ def traced_run(
     quantities: Quantities,
     execution: Execution | None = None,
 ) -> Result:
-    """Play a run in one traceable call, with the number of rounds of its config."""
+    """Play all rounds of a run in a single traceable call."""
     steps = plain_steps(quantities, execution, any_length=False)
     rounds = jnp.arange(1, config.num_rounds + 1, dtype=jnp.int32)
     segment = Segment(rounds, np.int32(config.num_rounds), length_of(config))
@@ -177,5 +177,5 @@ def traced_run(
     return with_rounds(steps.finish(config, state), config, record, quantities)
 
 
-# Calls within a user's trace share one trace of the run.
+# Repeated calls within a user's trace share one trace of the run.
 _traced_once = jax.jit(traced_run, static_argnames=("quantities", "execution"))

@@ -1,4 +1,4 @@
-"""Checks of arguments, keys, client ids and memory before a run, and a warning about speeds."""
+"""Validation of arguments, keys, client ids, memory and latency units before a run."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from pause_jax.run.programs import state_shapes
 from pause_jax.run.record.result import Quantities, recorded_bytes
 
 FEWER = "Simulate fewer clients, or a smaller model."
-# Warn if min_latency is less than this share of the fastest client's latency. PAUSE with Thompson
-# sampling (30 log-normal clients, 300 rounds, 8 seeds) ends after 251 s at 1/2, 284 s at 1/10 and
-# 298 s at 1/50. Random selection ends after 293 s.
+# Warn if min_latency is below this fraction of the fastest client's expected latency. With 30
+# log-normal clients (300 rounds, 8 seeds), PAUSE with Thompson sampling finishes after 251 s for a
+# fraction of 1/2, 284 s for 1/10 and 298 s for 1/50. Random selection finishes after 293 s.
 FAR_BELOW = 1 / 50
 
 
@@ -33,7 +33,7 @@ def prepare(config: SimConfig, data: Dataset | None = None) -> tuple[SimConfig, 
     """Validate a config, load its files and data on the host, and return (canonical config, data).
 
     Raises:
-      ConfigError: if the config or its data set cannot run.
+      ConfigError: if the config, one of its files or its data set is invalid.
     """
     validate(config)
     config, learning = loaded(config), config.learning
@@ -58,10 +58,10 @@ def check_one_key(key: Array, taker: str, fix: str) -> None:
 
 
 def checked_keys(keys: Array) -> Array:
-    """Validate one or several typed keys, and return them as keys [S].
+    """Validate one or several typed keys, and return them as an array of keys [S].
 
     Raises:
-      ConfigError: if the keys are not typed, have several axes, are empty or repeat.
+      ConfigError: if the keys are untyped, empty or not distinct, or have more than one axis.
     """
     check_key(keys)
     keys = keys if keys.ndim else keys[None]
@@ -85,7 +85,7 @@ def checked_devices(devices: Sequence[jax.Device] | None) -> list[jax.Device]:
     """Validate devices, and return them as a list (default: all devices).
 
     Raises:
-      ConfigError: if an entry is not a JAX device, a device repeats, or the list is empty.
+      ConfigError: if an entry is not a JAX device, a device is repeated, or the list is empty.
     """
     if devices is None:
         return jax.devices()
@@ -100,7 +100,7 @@ def checked_devices(devices: Sequence[jax.Device] | None) -> list[jax.Device]:
 
 
 def check_limits(memory_limit: float, max_batch: int | None) -> None:
-    """Raise ConfigError unless ``memory_limit`` is > 0 (GiB), and ``max_batch`` None or >= 1."""
+    """Raise ConfigError unless ``memory_limit`` (GiB) is > 0 and ``max_batch`` is None or >= 1."""
     if not (max_batch is None or _is_count(max_batch)):
         raise ConfigError(
             f"max_batch = {shown(max_batch)}: must be a whole number >= 1, or None for as many as "
@@ -117,7 +117,7 @@ def _is_count(value: Any) -> bool:
 
 
 def execution_of(client_batch: int | None, mesh: Mesh | None = None) -> Execution:
-    """Build the execution of local training, with the matmul precision configured in JAX.
+    """Build the execution options of local training, with JAX's configured matmul precision.
 
     Raises:
       ConfigError: if ``client_batch`` is neither None nor an integer >= 1.
@@ -133,17 +133,17 @@ def execution_of(client_batch: int | None, mesh: Mesh | None = None) -> Executio
 def client_ids(config: SimConfig, data: Any) -> tuple[str, ...]:
     """Return the ids of clients 0, ..., K - 1.
 
-    Data and files number clients in the natural order of their ids. Client k is the same client
-    everywhere if the first K ids agree.
+    Clients are numbered in the natural order of their ids, in the data and in each file. The number
+    k therefore refers to the same client everywhere if the first K ids agree.
 
     Returns:
-      Client ids. Empty if clients are numbered 0, 1, ..., if neither data nor files have ids, or if
+      Client ids. Empty if the ids are 0, 1, ..., if neither the data nor a file has ids, or if
       the key draws the clients from a larger data set.
 
     Raises:
-      ConfigError: if data, ``latency``, ``availability_trace`` and budgets disagree on the clients,
-        if the numbers in a file have gaps and the data has no ids, or if a file describes
-        particular clients although the key draws the clients of the data.
+      ConfigError: if the data, ``latency``, ``availability_trace`` and budgets list different ids,
+        if the client numbers in a file have gaps and the data has no ids, or if a file lists
+        specific clients although the key draws clients from a larger data set.
     """
     num_clients = config.num_clients
     learning = config.learning
@@ -197,7 +197,7 @@ def _other_clients(
 
 
 def check_size(config: SimConfig, data: Any, quantities: Quantities, num_runs: int = 1) -> None:
-    """Raise ConfigError if the states or records of runs exceed the machine's memory."""
+    """Raise ConfigError if the records or, on a CPU, two copies of the state exceed the memory."""
     sizes = f"num_clients = {config.num_clients}"
     if jax.default_backend() == "cpu":
         before_and_after = 2 * tree_bytes(state_shapes(config, data))
@@ -211,10 +211,10 @@ def check_size(config: SimConfig, data: Any, quantities: Quantities, num_runs: i
 
 
 def warn_if_far(min_latency: ArrayLike, fastest: ArrayLike) -> None:
-    """Warn if ``min_latency`` is far below the fastest client, as with latencies in milliseconds.
+    """Warn if ``min_latency`` is far below the ``fastest`` client's expected latency, in seconds.
 
     All speeds (``min_latency`` / latency) are then close to 0, while exploration bonuses are about
-    1. Both arguments are in seconds, for one run or several. The check is skipped within a trace.
+    1. A typical cause is latencies in milliseconds. Within a trace, the check is skipped.
     """
     if isinstance(fastest, jax.core.Tracer):
         return

@@ -1,10 +1,10 @@
-"""Compiled steps of a single run, or of a batch of runs spread over devices.
+"""Compiled steps of a single run, or of a batch of runs distributed over devices.
 
-``_over_devices`` has the vmap over runs, and ``learning/cohort.py`` has the vmap over clients.
+``_over_devices`` vmaps over runs, and ``learning/cohort.py`` vmaps over clients.
 
-A program has room for a fixed number of rounds and plays as many as its segment requests. Runs of
-100 and of 300 rounds, or with different ``eval_every``, therefore share a program. A single run and
-a batch have different programs. ``docs/guides/programs.md`` lists what a program depends on.
+A program has a fixed maximum number of rounds per call, its room, and plays as many rounds as the
+segment requests. Runs of 100 and 300 rounds, or with different ``eval_every``, can therefore share
+a program. ``docs/guides/programs.md`` lists the inputs that require a different program.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from pause_jax.run.rounds.horizon import Length, length_of
 from pause_jax.run.rounds.loop import advance, init
 from pause_jax.run.rounds.state import State
 
-# Possible rooms of a program, in rounds. A run uses the smallest that needs <= CALLS calls.
+# Possible rooms of a program, in rounds. A run uses the smallest that needs at most CALLS calls.
 ROOMS = tuple(256 * 16**n for n in range(5))
 CALLS = 20
-# Maximum bytes of the record that fills a room. Beyond it, the room is only what a call plays.
+# Maximum size in bytes of a full room's record. For larger records, the room is one call's rounds.
 MOST_ROOM = 16 * 2**20
-# Weights of a cohort in training up to which a run takes less time than its compilation.
+# Maximum cohort size x update size for which a run takes less time than its compilation.
 SMALL = 20_000
-# Arguments with a leading axis of runs, and arguments that all runs share.
+# Partition specs of arguments with a leading run axis, and of arguments shared by all runs.
 RUN, SAME = PartitionSpec("run"), PartitionSpec()
 
 
 class Segment(NamedTuple):
-    """Consecutive rounds of one call of ``advance``.
+    """Consecutive rounds played by one call to ``advance``.
 
     Attributes:
-      rounds: int32 [R], round numbers, as many as the program has room for.
-      to_play: int32, number of rounds to play, from the first.
+      rounds: int32 [R], consecutive round numbers, where R is the room of the program.
+      to_play: int32 scalar, number of rounds to play, starting with the first.
       length: length of the whole run.
     """
 
@@ -56,13 +56,13 @@ class Segment(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Pure steps of a run, or of a batch of runs.
+    """Pure step functions of a run or of a batch of runs.
 
     Attributes:
       init: (config, data, key, policy) -> (state before round 1, expected latency of the fastest
-        client in seconds). ``policy`` is the number of the policy in a ``OneOf``, otherwise 0.
+        client in seconds). ``policy`` is the index of the policy in a ``OneOf``, otherwise 0.
       advance: (config, data, state, segment, policy) -> (state, record), see
-        :func:`pause_jax.run.rounds.loop.advance`. When compiled, it donates the input state.
+        :func:`pause_jax.run.rounds.loop.advance`. The compiled step donates the input state.
       finish: (config, state) -> result, see :func:`pause_jax.run.record.result.result_at_end`.
     """
 
@@ -72,9 +72,9 @@ class Steps(NamedTuple):
 
 
 def plain_steps(quantities: Quantities, execution: Execution | None, any_length: bool) -> Steps:
-    """Return the steps of a single run as plain functions that can be traced or compiled.
+    """Return the uncompiled steps of a single run.
 
-    The length of the run comes from the segment if ``any_length``, otherwise from the config.
+    The run length comes from the segment if ``any_length`` is True, otherwise from the config.
     """
 
     def init_run(config: SimConfig, data: Any, key: Array, policy: Array) -> tuple[State, Array]:
@@ -101,18 +101,18 @@ def plain_steps(quantities: Quantities, execution: Execution | None, any_length:
 
 
 def _in_float32(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a step with float32 matrix products. Local training overrides this (``Execution``)."""
+    """Wrap a step to use float32 matrix products. Local training overrides this (``Execution``)."""
 
-    @functools.wraps(step)  # profiles and the cache name a program after its function
+    @functools.wraps(step)  # profiles and the cache name programs after their functions
     def precise(*arguments: Any) -> Any:
-        with jax.default_matmul_precision("highest"):  # accelerators use less by default
+        with jax.default_matmul_precision("highest"):  # accelerators default to a lower precision
             return step(*arguments)
 
     return precise
 
 
 def _with_policy(config: SimConfig, number: Array) -> SimConfig:
-    """Return the config with policy ``number`` active, if it has several policies."""
+    """Select policy ``number`` if the config has a ``OneOf``, or return the config unchanged."""
     if isinstance(config.policy, OneOf):
         return config.replace(policy=config.policy.replace(number=number))
     return config
@@ -122,10 +122,10 @@ class ProgramSpec(NamedTuple):
     """Static properties of a program, in addition to the structure of its config.
 
     Attributes:
-      room: maximum number of rounds of one call.
-      any_length: whether the program serves runs of any length. A program with custom parts, which
-        may read the length, serves only the length of its config.
-      options: row of the compiler options, ``small`` or ``large``.
+      room: maximum number of rounds per call.
+      any_length: whether the program serves runs of any length. Custom parts may read the length,
+        so a program with custom parts serves only the length of its config.
+      options: name of the set of compiler options, ``small`` or ``large``.
     """
 
     room: int
@@ -133,11 +133,11 @@ class ProgramSpec(NamedTuple):
     options: str
 
     def config_of(self, config: SimConfig) -> SimConfig:
-        """Return the config to pass to the program, with the fields that it ignores reset."""
+        """Return the config for the program, with the fields that the program ignores reset."""
         return _of_any_length(config) if self.any_length else config
 
     def segment(self, config: SimConfig, first: int, to_play: int) -> Segment:
-        """Return the segment that starts at round ``first``."""
+        """Return the segment that plays ``to_play`` rounds, starting at round ``first``."""
         rounds = np.arange(first, first + self.room, dtype=np.int32)
         return Segment(rounds, np.int32(to_play), jax.tree.map(np.int32, length_of(config)))
 
@@ -150,7 +150,7 @@ def program_spec(
     longest: int | None = None,
     num_runs: int = 1,
 ) -> ProgramSpec:
-    """Choose the program of ``num_runs`` runs, of which a call plays at most ``longest`` rounds."""
+    """Choose the program for ``num_runs`` runs, with at most ``longest`` rounds per call."""
     any_length = all_ours(config, quantities)
     room = next(n for n in ROOMS if CALLS * n >= config.num_rounds)
     heavy = recorded_bytes(quantities, config.replace(num_rounds=room)) > MOST_ROOM
@@ -162,7 +162,7 @@ def program_spec(
 
 
 def all_ours(config: SimConfig, quantities: Quantities) -> bool:
-    """Return whether a run has neither custom config classes nor custom quantities."""
+    """Return whether all config classes and quantities belong to the library."""
     parts = (type(part) for _, part in nested(config))
     functions = (q.value for q in quantities)
     return all(is_ours(part) for part in (*parts, *functions))
@@ -173,7 +173,7 @@ def _of_any_length(config: SimConfig) -> SimConfig:
 
 
 def state_shapes(config: SimConfig, data: Any) -> State:
-    """Return the shapes of the state before round 1, using the trace of a single run."""
+    """Return the shapes and dtypes of the state before round 1, without compiling a program."""
     if all_ours(config, ()):
         config = _of_any_length(config)
     leaves, structure = jax.tree.flatten((config, data))
@@ -191,7 +191,7 @@ def _state_shapes(structure: Any, kinds: tuple[tuple[tuple[int, ...], Any], ...]
 
 @functools.cache
 def compiled_init(mesh: Mesh | None) -> Any:
-    """Return the compiled ``init``, shared by all recorded quantities and executions."""
+    """Return the compiled ``init``, which depends on neither quantities nor execution options."""
     init_run = plain_steps((), None, any_length=False).init
     program = _over_devices(mesh, init_run, RUN, SAME, RUN, SAME)
     return jax.jit(program, compiler_options=compiler_options("small"))
@@ -201,7 +201,7 @@ def compiled_init(mesh: Mesh | None) -> Any:
 def compiled_steps(
     spec: ProgramSpec, quantities: Quantities, execution: Execution, mesh: Mesh | None
 ) -> Steps:
-    """Return the compiled steps of a single run, or of a batch over a mesh with axis ``run``."""
+    """Return the compiled steps of a single run, or of a batch on a mesh with the axis ``run``."""
     steps = plain_steps(quantities, execution, spec.any_length)
     advance = _over_devices(mesh, steps.advance, RUN, SAME, RUN, SAME, SAME)
     finish = _over_devices(mesh, steps.finish, RUN, RUN)
@@ -215,9 +215,9 @@ def compiled_steps(
 def _over_devices(
     mesh: Mesh | None, step: Callable[..., Any], *specs: PartitionSpec
 ) -> Callable[..., Any]:
-    """Distribute a step of many runs over a mesh's devices; return it unchanged without a mesh.
+    """Distribute a step's runs over the devices of a mesh; without a mesh, return the step.
 
-    Devices do not communicate. A device with several runs vmaps over them.
+    The devices do not communicate. A device with several runs vmaps over them.
     """
     if mesh is None:
         return step

@@ -19,19 +19,19 @@ from pause_jax.rng import keys
 from pause_jax.run.rounds.horizon import Length, length_of
 from pause_jax.world.latency import Latency, Work
 
-# (round keys, round number) -> array.
+# Function (round keys, round number) -> array.
 OfRound = Callable[[keys.RoundKeys, Array], Array]
 
 
 class World(NamedTuple):
-    """Pure functions that draw the world of a round from the round's keys.
+    """Simulated world, as pure functions that draw each round's latencies and availability.
 
     Attributes:
-      latency: (keys, round) -> float [K], seconds that each client takes.
-      init: (stream ``world``) -> state of the availability trace before round 1.
-      present: (state, keys, clock) -> (bool [K], available clients; new state of the trace).
-      lost: (keys, round) -> bool [K], clients whose update would be lost within the round. None if
-        no update can be lost.
+      latency: (keys, round) -> float [K], latency of each client in seconds.
+      init: (key stream ``world``) -> state of the availability trace before round 1.
+      present: (trace state, keys, clock) -> (mask of available clients, bool [K]; new trace state).
+      lost: (keys, round) -> bool [K], clients that drop out of the round if they are chosen;
+        None if no client can drop out.
       features: (keys, round) -> float [K, F], features that clients report before the round (see
         ``Latency.features``).
     """
@@ -44,7 +44,7 @@ class World(NamedTuple):
 
 
 class Setup(NamedTuple):
-    """Parts of a run."""
+    """Components of a run, built from its config and data."""
 
     config: SimConfig
     length: Length
@@ -59,8 +59,8 @@ def learner_of(config: SimConfig, data: Any, execution: Execution | None = None)
     """Build the learner of a canonical config.
 
     Raises:
-      TypeError: if ``build`` does not return a ``Learner``.
-      ConfigError: if the learner cannot average the stale updates that the config asks for.
+      TypeError: if ``config.learning.build`` does not return a ``Learner``.
+      ConfigError: if ``stale_updates`` is ``next`` and the learner has no ``deferred``.
     """
     learning = config.learning
     if learning is None:
@@ -83,9 +83,9 @@ def learner_of(config: SimConfig, data: Any, execution: Execution | None = None)
 def setup_of(
     config: SimConfig, learner: Learner, learning: LearnerState, length: Length | None = None
 ) -> Setup:
-    """Build the parts of a run from its learner and a learner state.
+    """Build the components of a run from its learner and the learner's state.
 
-    Any state of the run works, because only its partition and the shapes of its model are read.
+    The state may be from any round, because only its partition and model shapes are read.
     """
     length = length_of(config) if length is None else length
     data_size = local_samples = learning.partition.size.astype(jnp.float32)
@@ -127,10 +127,10 @@ def context_of(
     update_size: int,
     num_rounds: Array | int | None = None,
 ) -> Context:
-    """Build the context of a policy, for a simulation or a deployed server.
+    """Build a policy's context for a simulation or a deployed server.
 
-    ``model`` must already have the work of a round (``Latency.with_work``). The keyword arguments
-    are fields of the context.
+    ``model`` must be the latency model returned by ``Latency.with_work``. The keyword arguments are
+    fields of the context; ``num_rounds`` defaults to the config's.
     """
     num_clients = config.num_clients
 
@@ -162,14 +162,14 @@ def context_of(
     )
 
 
-# A deployed server calls this outside of jit, where eager operations would compile fifty programs.
+# Jitted because eager calls from a deployed server would compile fifty small programs.
 @functools.partial(jax.jit, static_argnums=1, inline=True)
 def _expected(model: Latency, num_clients: int) -> tuple[Array, Array]:
     return model.expected_speed(num_clients), model.expected_latency(num_clients)
 
 
 def world_of(config: SimConfig, model: Latency) -> World:
-    """Build the world of a config, with the latency model that ``Latency.with_work`` returned."""
+    """Build the world of a config from the latency model returned by ``Latency.with_work``."""
     num_clients = config.num_clients
     trace = config.availability_trace
 
@@ -197,7 +197,7 @@ def world_of(config: SimConfig, model: Latency) -> World:
         if config.dropout is not None:
             chance = jnp.asarray(config.dropout)
             gone = jax.random.bernoulli(round_keys.dropout, chance, (num_clients,))
-        if model.drops:  # same key, because the latency draw decides
+        if model.drops:  # same key, because drop-outs are part of the latency draw
             gone |= model.dropped(jax.random.clone(round_keys.latency), round, num_clients)
         return gone
 

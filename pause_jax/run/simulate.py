@@ -1,4 +1,4 @@
-"""Entry point of a single run: ``simulate(config, key) -> Result``."""
+"""Entry point for a single run, ``simulate(config, key) -> Result``."""
 
 from __future__ import annotations
 
@@ -40,35 +40,35 @@ def simulate(
 ) -> Result:
     """Simulate federated learning under a selection policy.
 
-    The function is pure: the same config and key give the same result, bit for bit. It can be
+    Equal configs, keys and data give bit-identical results on the same device. The function can be
     vmapped over keys and over stacked configs (``pause_jax.stack``). ``sweep`` does both and labels
-    the results. Matrix products in local training use ``jax.default_matmul_precision``, which
-    defaults to the device's precision (TF32 on recent GPUs). All other matrix products use float32.
+    the results. Matrix products in local training follow ``jax.default_matmul_precision``, by
+    default the device's precision (TF32 on recent GPUs). All other matrix products use float32.
 
     Args:
       config: configuration of the simulation.
       key: typed key, ``jax.random.key(seed)``. Runs with the same key share the world (latencies,
-        availability), the partition and the initial model, whatever their policies.
-      data: data set that replaces the data set of the config.
+        availability), the partition and the initial model, regardless of the policy.
+      data: data set to use instead of the config's data set.
       record: quantities to record, by name or as a custom ``Quantity``. ``(*QUANTITIES, mine)``
-        adds one, ``("clock", "test_accuracy")`` drops the others. By default all of ``QUANTITIES``,
-        the metrics of the learner and, if rounds overlap, the quantities of server steps.
+        adds a custom quantity. The default is all of ``QUANTITIES``, the learner's metrics and, if
+        rounds overlap, ``STEP_QUANTITIES``.
       devices: devices that share the local training of large cohorts (default: JAX's default
         device). ``sweep`` distributes whole runs instead.
-      client_batch: maximum number of clients trained side by side; 1 trains them one after another.
-        The default depends on the memory that one client needs. Results are equal up to rounding.
+      client_batch: maximum number of clients trained in parallel; 1 trains them sequentially. The
+        default depends on the memory that a client needs. Results differ only by rounding.
 
     Returns:
-      The recorded quantities and the final model.
+      Result with the recorded quantities and the final model.
 
     Raises:
-      ConfigError: if an argument is invalid, before any work starts, or if memory runs out.
+      ConfigError: if an argument is invalid (raised before any work starts) or memory runs out.
 
     Warns:
       BrokenContract: if a custom part broke its contract and ``record`` includes
-        ``first_broken_round`` and ``broken_rules``. Issued once, and never within a trace.
+        ``first_broken_round`` and ``broken_rules``. Issued once per call, but not within a trace.
       NotFinite: if the model became non-finite and ``record`` includes ``first_nonfinite_round``.
-        Issued like ``BrokenContract``.
+        Issued under the same conditions as ``BrokenContract``.
 
     Examples:
       >>> import jax

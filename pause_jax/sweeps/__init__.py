@@ -1,1 +1,1 @@
-"""Sweeps of many runs: planning, execution, storage and labelled results."""
+"""Planning, execution, storage and labelled results of sweeps."""

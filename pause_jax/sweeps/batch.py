@@ -1,4 +1,4 @@
-"""Batched execution of runs with one static structure, spread over cores and devices."""
+"""Batched execution of runs that share a static structure, spread over cores and devices."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def run_chunks(
     tick: Callable[[int], object],
     store: Store | None = None,
 ) -> Iterator[tuple[Chunk, Rows]]:
-    """Run chunks of one group, and yield each with its rows as it finishes.
+    """Run chunks of one group, and yield each chunk with its rows when it finishes.
 
-    ``tick`` receives the number of newly finished segments. Any thread may call it.
+    Worker threads call ``tick`` with the number of newly finished segments.
     """
     stopped = threading.Event()
     handing_over = threading.Lock()
@@ -54,7 +54,7 @@ def run_chunks(
         number = len(chunking.runs(chunk.first))
         rows = rows_of(jax.tree.map(lambda x: x[:number], result))
         if store is not None:
-            store.save(chunk, rows)  # now, because a stop may prevent the yield
+            store.save(chunk, rows)  # saved before the yield, which a stop may prevent
         return chunk, rows
 
     with ThreadPoolExecutor(min(chunking.threads, len(chunks))) as threads:
@@ -66,7 +66,7 @@ def run_chunks(
 
 
 def spec_of(plan: SweepPlan, group: int) -> ProgramSpec:
-    """Return the program spec of a group's chunks."""
+    """Return the spec of the program that runs a group's chunks."""
     first, *_ = plan.groups[group]
     chunking = plan.chunkings[group]
     longest = math.ceil(first.config.num_rounds / chunking.segments)
@@ -76,10 +76,10 @@ def spec_of(plan: SweepPlan, group: int) -> ProgramSpec:
 
 
 def _runs_of(plan: SweepPlan, group: int) -> Callable[[int], tuple[Runs, SimConfig]]:
-    """Return a function that maps a chunk's first run to (runs, configs)."""
+    """Return a function that maps the first run number of a chunk to (runs, configs)."""
     members = plan.groups[group]
     chunking = plan.chunkings[group]
-    # Stack on the host, because a device would compile again for every number of seeds or configs.
+    # Stack on the host. On a device, each new number of configs would compile again.
     configs = jax.tree.map(lambda *x: np.stack(x), *(each.config for each in members))
     key_data = np.asarray(jax.random.key_data(plan.keys))
     parts = np.array_split(np.arange(1, configs.num_rounds + 1), chunking.segments)
@@ -98,7 +98,7 @@ def _runs_of(plan: SweepPlan, group: int) -> Callable[[int], tuple[Runs, SimConf
     segments = [put(spec.segment(configs, int(part[0]), len(part)), SAME) for part in parts]
 
     def runs_of(first: int) -> tuple[Runs, SimConfig]:
-        # Pad the last chunk with its final run, because a different shape would compile again.
+        # Pad the last chunk with copies of its final run, because a new shape would compile again.
         run = np.minimum(np.arange(first, first + chunking.batch), chunking.num_runs - 1)
         run_configs = jax.tree.map(lambda x: x[run // len(plan.keys)], configs)
         key = put(key_data[run % len(plan.keys)], RUN)
@@ -118,7 +118,7 @@ def _runs_of(plan: SweepPlan, group: int) -> Callable[[int], tuple[Runs, SimConf
 
 @dataclasses.dataclass
 class _ThreadWatch(Watch):
-    """Watch of a chunk in a thread, which cancels it after a segment if ``stopped`` is set."""
+    """Watch that reports a chunk's progress, saves its checkpoints, and cancels it on request."""
 
     stopped: threading.Event
     handing_over: threading.Lock
@@ -127,7 +127,7 @@ class _ThreadWatch(Watch):
 
     @contextlib.contextmanager
     def calling(self) -> Iterator[None]:
-        # Lock only the dispatch of a step, not its execution. One thread compiles for all.
+        # Lock only the dispatch of a step, not its execution. The first thread compiles the step.
         with self.handing_over, compiling():
             yield
 
@@ -165,7 +165,7 @@ def _is_default(mesh: Mesh) -> bool:
 def _results(
     end: Result, record: Record, configs: SimConfig, batched: bool, quantities: Quantities
 ) -> Result:
-    """Return the results of N runs without models, leaves [N, ...]."""
+    """Return the results of N runs, leaves [N, ...], without configs and models."""
     end = jax.tree.map(np.asarray, end.replace(config=None, variables=None))
     if not batched:
         end, record = jax.tree.map(lambda x: x[None], (end, record))

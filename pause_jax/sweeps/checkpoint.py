@@ -1,4 +1,4 @@
-"""Periodic checkpoints of unfinished chunks: current state and the records up to it."""
+"""Periodic checkpoints of unfinished chunks, with the current state and the records so far."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pause_jax.base.source_file import written
 from pause_jax.sweeps.plan import Chunk
 from pause_jax.sweeps.store import LOG, Store
 
-# Minimum seconds between two checkpoints of a chunk.
+# Minimum time between two checkpoints of a chunk, in seconds.
 SAVE_EVERY = 60.0
-# Maximum fraction of a run's time spent on saving.
+# Maximum fraction of a chunk's run time spent on checkpoints.
 SHARE = 0.01
 
 
 class Point(NamedTuple):
-    """Resume point of a chunk: number of finished segments, state, and one record per segment."""
+    """State of a chunk after ``segments`` finished segments, with one record per segment."""
 
     segments: int
     state: Any
@@ -43,7 +43,7 @@ class Checkpoint:
 
         Args:
           state: state with the expected dtypes, shapes and devices.
-          shapes: number of segments -> shapes of their records.
+          shapes: function from a number of segments to the shapes of their records.
         """
         if not self._path.exists():
             return None
@@ -59,12 +59,12 @@ class Checkpoint:
         return Point(segments, *jax.tree.unflatten(structure, leaves))
 
     def save_if_due(self, point: Point) -> None:
-        """Save ``point`` if the last checkpoint is old enough."""
+        """Save ``point`` if ``SAVE_EVERY`` and ``SHARE`` allow another checkpoint."""
         if time.monotonic() - self._last >= max(SAVE_EVERY, self._cost / SHARE):
             self.save(point)
 
     def save(self, point: Point) -> None:
-        """Write ``point``, replacing the previous checkpoint."""
+        """Replace the checkpoint with ``point``, unless an earlier write of the store failed."""
         if self._store.failed:
             return
         start = time.monotonic()
@@ -81,7 +81,7 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _plain(leaf: Any) -> np.ndarray:
-    """Convert a leaf to NumPy: a key to its data, bfloat16 (not supported by npz) to its bits."""
+    """Convert a leaf to a NumPy array that npz supports (key data, or the bits of bfloat16)."""
     array = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
     return array.view(f"u{array.itemsize}") if array.dtype.kind == "V" else array
 

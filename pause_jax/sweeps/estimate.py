@@ -1,4 +1,4 @@
-"""Estimate of a sweep's programs, memory and time, from a few rounds of its first config."""
+"""Estimate of a sweep's programs, memory and time, based on a few rounds of its first group."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pause_jax.sweeps.plan import SEGMENTS, SweepPlan, run_bytes, shapes_of
 def estimate(plan: SweepPlan, *, times: int = 1, values: int = 1) -> str:
     """Describe the programs, memory and time that a sweep needs.
 
-    The measured time is scaled to the other configs in proportion to rounds and cohort size.
+    Times are measured for the first group. Other groups scale with rounds and cohort size.
 
     Args:
-      plan: the sweep, or one generation of a search.
+      plan: plan of a sweep, or of one generation of a search.
       times: number of generations.
-      values: number of combinations of static values, each of which compiles again.
+      values: number of combinations of static values, each of which needs separate programs.
     """
     programs = set()
     memory = trained = 0.0
@@ -35,7 +35,7 @@ def estimate(plan: SweepPlan, *, times: int = 1, values: int = 1) -> str:
         waves = math.ceil(len(chunking.firsts) / chunking.threads)
         trained += waves * config.num_rounds * config.cohort_size
     first = plan.groups[0][0]
-    # A round may take minutes with a large model, but takes microseconds without learning.
+    # A round may take minutes with a large model, but only microseconds without learning.
     rounds = min(3, first.config.num_rounds)
     compiling, seconds = _seconds(plan, rounds)
     while seconds < 1 and rounds < first.config.num_rounds:
@@ -55,7 +55,7 @@ def estimate(plan: SweepPlan, *, times: int = 1, values: int = 1) -> str:
 
 
 def _seconds(plan: SweepPlan, num_rounds: int) -> tuple[float, float]:
-    """Return the seconds to compile and to run the concurrent chunks of the first group."""
+    """Time the first group's first chunks, and return (seconds to compile, seconds to run)."""
     members = [
         each._replace(config=each.config.replace(num_rounds=num_rounds)) for each in plan.groups[0]
     ]

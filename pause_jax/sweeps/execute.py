@@ -1,4 +1,4 @@
-"""Execution of a planned sweep: runs missing chunks and keeps finished ones."""
+"""Execution of a planned sweep, which skips chunks that have already finished."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class SweepInterrupted(RuntimeError):  # noqa: N818, as KeyboardInterrupt
     """Error raised when a sweep stops early.
 
     Attributes:
-      finished: dataset of the finished configs. If no config finished, dataset of all finished
-        seeds; None if no run finished.
+      finished: dataset of the configs whose runs have all finished or, if there is no such config,
+        of all finished runs. None if no run has finished.
     """
 
     def __init__(self, message: str, finished: xr.Dataset | None):
@@ -45,10 +45,10 @@ class SweepInterrupted(RuntimeError):  # noqa: N818, as KeyboardInterrupt
 def execute(
     plan: SweepPlan, store: Store | None, workers: Workers | None, *, progress: bool = True
 ) -> xr.Dataset:
-    """Run the missing chunks of a sweep, locally without workers, and label all chunks.
+    """Run the missing chunks of a sweep, on workers or in this process, and label all results.
 
     Raises:
-      ConfigError: if another process is running the sweep of the store.
+      ConfigError: if another process is running the sweep in the same store.
       SweepInterrupted: if the sweep is interrupted or fails.
     """
     if store is not None:
@@ -83,7 +83,7 @@ def execute(
 def _run_locally(
     plan: SweepPlan, missing: Sequence[Chunk], store: Store | None, update: Callable[..., None]
 ) -> Iterator[tuple[Chunk, Rows]]:
-    """Run chunks in this process, group by group."""
+    """Run chunks in this process, group by group, and yield each chunk with its rows."""
     check_stop()
     for group, chunks in itertools.groupby(missing, key=lambda chunk: chunk.group):
         labels = ", ".join(prepared.label for prepared in plan.groups[group])
@@ -103,7 +103,7 @@ def _run_by_workers(
     update: Callable[..., None],
     workers: Workers,
 ) -> Iterator[tuple[Chunk, Rows]]:
-    """Run chunks on the workers, and save each as it arrives."""
+    """Run chunks on the workers, and save and yield each chunk when its rows arrive."""
     update(description="on workers")
     for chunk, rows in workers.run(plan, missing):
         if store is not None:
@@ -113,7 +113,7 @@ def _run_by_workers(
 
 
 def _progress_bar(show: bool) -> Progress:
-    """Return a progress bar on the terminal's standard error."""
+    """Return a progress bar on standard error, disabled without ``show`` or without a terminal."""
     console = Console(stderr=True)
     return Progress(
         SpinnerColumn(),

@@ -1,8 +1,8 @@
-"""Sweep chunks as tasks of an executor, such as Dask, submitit or a process pool.
+"""Execution of sweep chunks by an executor, such as Dask, submitit or a process pool.
 
-A task consists of the pickled arguments of the sweep and the chunk to run. A worker prepares the
-sweep once, rejects it if its code, versions or processor differ, and runs the chunk like a local
-sweep. Results are therefore bit-identical, whichever worker runs a chunk.
+A task consists of the pickled arguments of the sweep and the chunk to run. Each worker prepares
+the sweep once. It rejects tasks if the worker's code, versions or processor differ from the first
+worker's. Results are therefore bit-identical, whichever worker runs a chunk.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from pause_jax.sweeps.labels import Rows
 from pause_jax.sweeps.plan import Chunk, Chunking, SweepPlan, plan_sweep
 from pause_jax.sweeps.store import NAMED
 
-# Maximum submissions of a task whose worker dies. (Dask also retries internally.)
+# Maximum number of times that a task is submitted if its workers die. Dask retries in addition.
 ATTEMPTS = 3
 
 
 class Executor(Protocol):
-    """Protocol of executors: ``concurrent.futures.Executor``, or a class with its ``submit``."""
+    """Protocol of ``concurrent.futures.Executor`` and other classes with the same ``submit``."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Any:
-        """Return a ``Future``, or an object with ``done()``, ``result()`` and ``cancel()``."""
+        """Submit a call, and return a future with ``done()``, ``result()`` and ``cancel()``."""
 
 
 class Task(NamedTuple):
@@ -47,7 +47,7 @@ class Task(NamedTuple):
 
 
 class Workers:
-    """Workers of an executor, for one sweep."""
+    """Workers of an executor that run one sweep."""
 
     def __init__(self, executor: Executor, configs: Any, keys: Array, arguments: Mapping[str, Any]):
         self._executor = executor
@@ -57,7 +57,7 @@ class Workers:
         """Return the plan for the workers' processor, which may differ from the local one.
 
         Raises:
-          ConfigError: if the first worker has different code or versions, or preparation fails.
+          ConfigError: if preparation fails, or the first worker has different code or versions.
         """
         task = self._arguments, plan.made_by
         ((_, answer),) = _results(self._executor, prepare_task, {(): task})
@@ -67,10 +67,10 @@ class Workers:
         return plan._replace(made_by=made_by, chunkings=chunkings)
 
     def run(self, plan: SweepPlan, chunks: Iterable[Chunk]) -> Iterator[tuple[Chunk, Rows]]:
-        """Run chunks, and yield each with its rows as it finishes.
+        """Run chunks, and yield each chunk with its rows when it finishes.
 
         Raises:
-          RuntimeError: if a chunk fails, a worker differs from the first or dies in every attempt.
+          RuntimeError: if a chunk fails, a worker differs from the first, or workers die too often.
         """
         tasks = {
             chunk: (Task(self._arguments, plan.made_by, chunk, plan.chunkings[chunk.group]),)
@@ -85,7 +85,7 @@ class Workers:
 def prepare_task(
     arguments: bytes, made_by: dict[str, Any]
 ) -> tuple[dict[str, Any], list[Chunking]] | str:
-    """Return the environment and chunkings of the calling worker, or an error message."""
+    """Return this worker's (environment, chunkings), or an error message."""
     try:
         plan = _plan(arguments)
     except Exception as error:
@@ -97,7 +97,7 @@ def prepare_task(
 
 
 def run_task(task: Task) -> Rows | str:
-    """Run a chunk in the calling worker, and return its rows or an error message."""
+    """Run a chunk in this worker, and return the rows or an error message."""
     try:
         plan = _plan(task.arguments)
         if difference := _difference(task.made_by, plan.made_by):
@@ -112,12 +112,12 @@ def run_task(task: Task) -> Rows | str:
 
 
 def _failure(error: Exception) -> str:
-    """Describe an error as text, because only the worker may be able to import its class."""
+    """Describe an error as text, because other processes may lack the class of the error."""
     return f"the worker on {platform.node()}: {type(error).__name__}: {error}"
 
 
 def _difference(expected: Mapping[str, Any], made_by: Mapping[str, Any]) -> str:
-    """Describe how this worker differs from the expected environment; empty if it does not."""
+    """Return a message if this worker differs from the expected environment, or an empty string."""
     words = provenance.different(expected, made_by)
     if not words:
         return ""
@@ -128,7 +128,7 @@ def _difference(expected: Mapping[str, Any], made_by: Mapping[str, Any]) -> str:
 
 
 def packed(configs: Any, keys: Array, arguments: Mapping[str, Any]) -> bytes:
-    """Pack the arguments of a sweep; code defined in a script needs cloudpickle."""
+    """Pickle and compress a sweep's arguments. Code defined in a script requires cloudpickle."""
     try:
         import cloudpickle as pickler
     except ImportError:
@@ -163,12 +163,12 @@ def _prepared(arguments: bytes) -> SweepPlan:
 def _results(
     executor: Executor, function: Callable[..., Any], tasks: Mapping[Any, tuple[Any, ...]]
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield (name, result) of each task as it finishes.
+    """Yield (name, result) for each task when it finishes.
 
-    Tasks whose worker died run again after the others.
+    If a worker dies, its tasks run again after the others.
 
     Raises:
-      RuntimeError: if a task fails in all ``ATTEMPTS`` attempts.
+      RuntimeError: if the executor fails to run a task in ``ATTEMPTS`` attempts.
     """
     for attempt in range(1, ATTEMPTS + 1):
         names = {executor.submit(function, *task): name for name, task in tasks.items()}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Rows(NamedTuple):
-    """Results of N runs of one static structure: arrays [N, ...] and shared metadata."""
+    """Results of N runs that share a static structure, as arrays [N, ...] with shared metadata."""
 
     values: dict[str, np.ndarray]
     epsilon_unit: str
@@ -31,8 +31,8 @@ class Rows(NamedTuple):
 
 
 def rows_of(result: Result) -> Rows:
-    """Return the rows of a batched result as NumPy arrays."""
-    # Files store NumPy dtypes only, which exclude bfloat16.
+    """Convert a batched result to rows of NumPy arrays."""
+    # The npz format cannot store bfloat16.
     values = {
         name: value.astype(np.float32) if value.dtype.kind == "V" else value
         for name, value in jax.tree.map(np.asarray, result.values).items()
@@ -41,7 +41,7 @@ def rows_of(result: Result) -> Rows:
 
 
 class FinishedConfig(NamedTuple):
-    """Finished runs of one config: seed numbers and rows."""
+    """Rows of a config's finished runs, with their seed numbers."""
 
     seeds: np.ndarray
     rows: Rows
@@ -51,8 +51,8 @@ def labelled(plan: SweepPlan, chunks: Mapping[Chunk, Rows]) -> tuple[xr.Dataset 
     """Label the finished chunks of a sweep.
 
     Returns:
-      (dataset, progress in words). The dataset contains the finished configs. If no config has
-      finished, it contains all finished seeds; it is None if no run has finished.
+      (dataset, progress in words). The dataset contains the configs whose runs have all finished
+      or, if there is no such config, all finished runs. It is None if no run has finished.
     """
     finished = _by_config(plan, chunks)
     num_seeds = len(plan.keys)
@@ -78,7 +78,7 @@ def labelled(plan: SweepPlan, chunks: Mapping[Chunk, Rows]) -> tuple[xr.Dataset 
 
 
 def _by_config(plan: SweepPlan, chunks: Mapping[Chunk, Rows]) -> dict[str, FinishedConfig]:
-    """Split the rows of finished chunks, which are config-major, by config label."""
+    """Split the rows of finished chunks by config label. Rows are sorted by config, then seed."""
     finished = {}
     num_seeds = len(plan.keys)
     for number, (group, chunking) in enumerate(zip(plan.groups, plan.chunkings, strict=True)):
@@ -105,8 +105,8 @@ def _dataset(
     finished: Mapping[str, FinishedConfig],
     quantities: Quantities,
 ) -> xr.Dataset:
-    """Build the dataset with dimension ``config``, and fill its gaps."""
-    import xarray as xr  # the import takes a second, with pandas
+    """Concatenate the configs' datasets along ``config``, and fill gaps if their sizes differ."""
+    import xarray as xr  # takes a second to import, because of pandas
 
     data = xr.concat(
         [_config_dataset(each, finished[each.label], quantities) for each in configs],
@@ -118,7 +118,7 @@ def _dataset(
         compat="equals",
     )
     differing = _differing([describe_config(each.config) for each in configs])
-    # Some fields share their name with a quantity: `clock`, `latency`.
+    # Some fields, such as `clock` and `latency`, share their name with a quantity.
     named = {f"{path}.name" if path in data else path: v for path, v in differing.items()}
     data = data.assign_coords({path: ("config", values) for path, values in named.items()})
     for name in ("epsilon_unit", "num_parameters", "unnoised", "config_toml", "data_digest"):
@@ -156,7 +156,7 @@ def _config_dataset(
 
 
 def _client_ids(configs: Sequence[PreparedConfig], number: int) -> dict[str, Any]:
-    """Return the coordinate ``client_id``, per config if ids differ; empty without ids."""
+    """Return the coordinate ``client_id``, per config if ids differ, or {} without ids."""
     ids = [client_ids(each.config, each.data) for each in configs]
     if not any(ids):
         return {}
@@ -168,16 +168,16 @@ def _client_ids(configs: Sequence[PreparedConfig], number: int) -> dict[str, Any
 
 
 def _differing(flat: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the fields in which configs differ, by dotted path, with one value per config."""
+    """Return the values [config] of each field in which the configs differ, by dotted path."""
     paths = dict.fromkeys(path for values in flat for path in values)
     columns = {path: _column([values.get(path) for values in flat]) for path in paths}
     return {path: column for path, column in columns.items() if len(set(map(str, column))) > 1}
 
 
 def _column(values: list[Any]) -> list[Any]:
-    """Convert the values of a field to floats if all are numbers, else to strings.
+    """Convert the values of a field to floats if all are numbers, otherwise to strings.
 
-    None means that a config lacks the field or leaves it unset.
+    None, for a config without a value, becomes NaN or an empty string.
     """
     if all(isinstance(value, int | float) or value is None for value in values):
         return [np.nan if value is None else shortest(value) for value in values]

@@ -1,4 +1,4 @@
-"""Plan of a sweep, with checked configs grouped by static structure and cut into chunks."""
+"""Plan of a sweep, whose runs are grouped by static structure and split into chunks."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from pause_jax.run.rounds.state import State
 from pause_jax.run.setup import learner_of
 from pause_jax.sweeps import provenance
 
-# Segments of a run. Progress, interrupts and checkpoints are handled after each segment.
+# Maximum segments of a run. Progress, interrupts and checkpoints are handled after each segment.
 SEGMENTS = 20
-# Maximum bytes kept by the clients that train at the same time in a thread. Larger runs exceed a
-# core's cache, and two of them take longer side by side than in turn.
+# Maximum memory of the clients that train concurrently in a thread, in bytes. Runs that need more
+# exceed a core's cache, and are slower side by side than one after another.
 KEPT_IN_THREAD = 8 * 2**20
-# Allowed numbers of runs side by side. IN_THREAD: (number in a CPU thread, minimum total runs).
+# Allowed numbers of runs side by side. IN_THREAD has (number in a CPU thread, minimum total runs).
 WIDTHS = (1, 2, 4, *(2**n // 4 * part for n in range(3, 31) for part in (4, 6)))
 IN_THREAD = ((64, 512), (16, 128), (4, 32), (1, 0))
-# Rough memory estimate of a run, in copies. State copies: the old, new and intermediate values of a
-# loop step. Record copies: the buffer that the loop fills, and the buffer that it returns.
+# Estimated number of copies of the state and the record in memory. A loop step has an old, a new
+# and an intermediate state. The loop fills one buffer of the record and returns another.
 STATES, RECORDS = 3, 2
-# Copies of the model for each client in training: model, gradient, two moments, update, flat
-# update, noise, release.
+# Copies of the model per training client (model, gradient, two moments, update, flat update, noise
+# and release).
 MODEL_COPIES = 8
 
 
@@ -68,9 +68,9 @@ class Chunk(NamedTuple):
 
 
 class Chunking(NamedTuple):
-    """Partition of a group's runs into chunks of ``batch`` runs, equally many on each device.
+    """Partition of a group's runs into chunks of ``batch`` runs, spread evenly over the devices.
 
-    A chunk runs in ``segments`` segments of its rounds, and ``threads`` chunks run at a time.
+    The rounds of a chunk run in ``segments`` segments. Up to ``threads`` chunks run concurrently.
     """
 
     num_runs: int
@@ -80,11 +80,11 @@ class Chunking(NamedTuple):
 
     @property
     def firsts(self) -> range:
-        """First run of each chunk."""
+        """Number of the first run of each chunk."""
         return range(0, self.num_runs, self.batch)
 
     def runs(self, first: int) -> np.ndarray:
-        """Return the runs of the chunk that starts with run ``first``."""
+        """Return the run numbers of the chunk that starts with run ``first``."""
         return np.arange(first, min(first + self.batch, self.num_runs))
 
 
@@ -92,7 +92,7 @@ class SweepPlan(NamedTuple):
     """Validated sweep.
 
     Attributes:
-      groups: configs that share a static structure and a data set, and therefore a program.
+      groups: lists of configs that share a static structure and a data set.
       made_by: everything that the result's bits depend on, as plain values keyed by name.
     """
 
@@ -126,7 +126,7 @@ def plan_sweep(
     devices: Sequence[jax.Device] | None = None,
     client_batch: int | None = None,
 ) -> SweepPlan:
-    """Check a sweep and cut it into chunks.
+    """Validate a sweep and split it into chunks.
 
     The arguments are documented in :func:`pause_jax.sweep`.
 
@@ -193,7 +193,7 @@ def _described(configs: Iterable[PreparedConfig], quantities: Quantities) -> dic
     described: dict[str, Any] = {}
     for each in configs:
         for path, value in provenance.describe_config(each.config).items():
-            # A file's digest identifies it, wherever it is stored.
+            # A file is identified by its digest, not by its path.
             if path.rpartition(".")[2] not in ("path", "data_dir"):
                 described[f"{path} of {each.label!r}"] = value
         described[f"data of {each.label!r}"] = provenance.data_digest(each.data)
@@ -237,7 +237,7 @@ def _prepared(
 ) -> PreparedConfig:
     """Prepare one config.
 
-    ``loaded`` caches data sets, because configs share a group only if their data is one object.
+    ``loaded`` caches data sets, because configs share a group only if they use the same object.
     """
     learning = config.learning if isinstance(config, SimConfig) else None
     if data is None and type(learning) is Learning and learning.data in loaded:
@@ -252,14 +252,14 @@ def _prepared(
     return PreparedConfig(label, config, dataset)
 
 
-# Latest digest of each program with custom parts, by (config structure, quantities, data shapes).
+# Latest digest of each program with custom parts, keyed by config structure, quantities and shapes.
 _DIGESTS: dict[Any, str] = {}
 
 
 def _custom(group: list[PreparedConfig], keys: Array, quantities: Quantities) -> dict[str, str]:
-    """Return the digest of a group's custom parts, for each of its configs.
+    """Return the program digest of each config in a group, or {} without custom parts.
 
-    Tracing them also reveals their errors before any run.
+    Tracing the program also reveals errors in custom parts before any run starts.
     """
     config = group[0].config
     data = group[0].data
@@ -269,7 +269,7 @@ def _custom(group: list[PreparedConfig], keys: Array, quantities: Quantities) ->
     digest = provenance.program_digest(config, data, keys, quantities)
     program = jax.tree.structure(config), quantities, shapes_of(data)
     if _DIGESTS.setdefault(program, digest) != digest:
-        compiled_steps.cache_clear()  # a constant has changed since they were traced
+        compiled_steps.cache_clear()  # a constant has changed since the last trace
         compiled_init.cache_clear()
         _DIGESTS[program] = digest
     return {f"code or a constant of {parts} in {each.label!r}": digest for each in group}
@@ -281,7 +281,7 @@ def shapes_of(data: Any) -> tuple[Any, ...]:
 
 
 def _sharing_policies(groups: list[list[PreparedConfig]]) -> list[list[PreparedConfig]]:
-    """Give one structure, and so one program, to groups that differ only in policy and length."""
+    """Unify groups that differ only in policy and length, to let them share one program."""
     families: dict[Any, list[int]] = {}
     for number, group in enumerate(groups):
         family = _family(group[0].config, group[0].data)
@@ -302,10 +302,7 @@ def _sharing_policies(groups: list[list[PreparedConfig]]) -> list[list[PreparedC
 
 
 def _family(config: SimConfig, data: Any) -> Any:
-    """Return the properties that configs must share for one program to serve all their policies.
-
-    Returns None for a policy that needs a separate program.
-    """
+    """Return a key that is equal for configs that can share a program, or None if none can."""
     policy = config.policy
     if type(policy) not in POLICIES or policy.alone:
         return None
@@ -315,7 +312,7 @@ def _family(config: SimConfig, data: Any) -> Any:
 
 
 def one_of(config: SimConfig, choices: tuple[PolicyConfig, ...]) -> SimConfig:
-    """Replace the policy of a config with a ``OneOf`` of ``choices`` that selects this policy."""
+    """Replace a config's policy with a ``OneOf`` of ``choices`` in which this policy is active."""
     if not choices:
         return config
     place = [*map(jax.tree.structure, choices)].index(jax.tree.structure(config.policy))
@@ -324,7 +321,7 @@ def one_of(config: SimConfig, choices: tuple[PolicyConfig, ...]) -> SimConfig:
 
 
 class Limits(NamedTuple):
-    """Resource limits of a group's runs; ``memory`` is in GiB per device."""
+    """Resource limits of a group's runs. ``memory`` is in GiB per device."""
 
     num_devices: int
     threads: int
@@ -333,9 +330,9 @@ class Limits(NamedTuple):
 
 
 def threads_of(mesh: Mesh) -> int:
-    """Return the number of concurrent chunks, one per core on a single CPU device, else one.
+    """Return the number of concurrent chunks (one per core on a single CPU device, otherwise 1).
 
-    XLA splits only large operations over the cores of a CPU, but runs are independent.
+    XLA uses several cores only for large operations, whereas chunks can use all cores.
     """
     if mesh.size > 1 or mesh.devices.flat[0].platform != "cpu":
         return 1
@@ -352,7 +349,7 @@ def chunking_of(
     execution: Execution,
     limits: Limits,
 ) -> Chunking:
-    """Cut ``num_runs`` equally large runs into chunks that keep each device within the limits."""
+    """Split ``num_runs`` runs of equal size into chunks that keep each device within limits."""
     threads = min(limits.threads, num_runs)
     if limits.max_batch is None:
         state = state_shapes(config, data)
@@ -371,12 +368,12 @@ def chunking_of(
 
 
 def _few_widths(num_runs: int, max_width: int, threads: int) -> int:
-    """Return how many of a device's ``num_runs`` runs execute side by side in a thread.
+    """Return how many of a device's ``num_runs`` runs to execute side by side in each thread.
 
-    The few possible results let slightly larger sweeps reuse a compiled program.
+    The result is one of a few widths, to let sweeps of similar size share a compiled program.
     """
     if threads > 1:
-        # Only small runs are faster side by side, and they usually come in large numbers.
+        # Only small runs are faster side by side. Sweeps of small runs usually have many of them.
         wanted = next(width for width, runs in IN_THREAD if num_runs >= runs)
     else:
         wanted = next(width for width in WIDTHS if width >= num_runs)
@@ -384,14 +381,14 @@ def _few_widths(num_runs: int, max_width: int, threads: int) -> int:
 
 
 def run_bytes(config: SimConfig, state: State, quantities: Quantities) -> int:
-    """Estimate the device memory of one run in bytes."""
+    """Estimate the device memory of one run, in bytes."""
     cohort = config.cohort_size * _bytes(state.learning.variables)
     record = recorded_bytes(quantities, config)
     return max(1, STATES * _bytes(state) + RECORDS * record + MODEL_COPIES * cohort)
 
 
 def _cached_width(config: SimConfig, data: Any, state: State, execution: Execution) -> int:
-    """Return the number of runs whose concurrently training clients fit a core's cache."""
+    """Return the number of runs whose concurrently training clients fit in a core's cache."""
     together = min(config.cohort_size, execution.client_batch or config.cohort_size)
     kept = learner_of(config, data).client_bytes(state.learning) * together
     return KEPT_IN_THREAD // max(kept, 1)

@@ -1,4 +1,4 @@
-"""Provenance of a result: the configs, code, versions and machine that its bits depend on."""
+"""Provenance of a result, i.e. the configs, code, versions and machine that determine its bits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SETTINGS = {
 
 
 def describe_config(config: SimConfig) -> dict[str, Any]:
-    """Return the names of choices and the field values of a config, as plain values by path."""
+    """Return a config's field values and the names of its nested configs, by dotted path."""
     described = {}
     for path, part in nested(config):
         if path and part.name:
@@ -53,7 +53,7 @@ def _plain(value: Any) -> Any:
         return shortest(value)
     if value is None or isinstance(value, int | float):
         return value
-    # Memory addresses differ between processes.
+    # Remove memory addresses, which differ between processes.
     return re.sub(r" at 0x[0-9a-f]+", "", str(value))
 
 
@@ -69,13 +69,13 @@ def data_digest(data: Any) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that compute a result."""
+    """Return the installed version of each package that may change a result's bits."""
     return {package: version(package) for package in _PACKAGES}
 
 
 @functools.cache
 def code() -> str:
-    """Return the SHA-256 of the library's files, which may change while its version does not."""
+    """Return the SHA-256 of the library's files, which may change without a new version."""
     content = hashlib.sha256()
     for path in sorted(_PACKAGE.rglob("*")):
         if path.suffix in (".py", ".csv"):
@@ -84,7 +84,7 @@ def code() -> str:
 
 
 def machine(devices: Iterable[jax.Device]) -> dict[str, Any]:
-    """Describe the devices by platform, kind and number."""
+    """Return the platform, kind and number of the devices."""
     several = list(devices)
     return {
         "platform": several[0].platform,
@@ -99,7 +99,7 @@ def settings() -> dict[str, Any]:
 
 
 def custom_parts(config: SimConfig, quantities: Quantities) -> dict[str, Any]:
-    """Return the custom parts of a run by name: classes, quantities, and objects in fields."""
+    """Return the custom classes, quantities and objects in config fields of a run, by name."""
     parts: dict[str, Any] = {}
     for path, part in nested(config):
         if not is_ours(type(part)):
@@ -125,8 +125,8 @@ def _name(part: Any) -> str:
 def program_digest(config: SimConfig, data: Any, keys: Array, quantities: Quantities) -> str:
     """Return the SHA-256 of the lowered program of a run with custom parts.
 
-    The program contains all their constants, whatever their origin, and is the same in every
-    process. It does not contain the code of Python callbacks. If it calls one, the digest also
+    The program contains all constants of the custom parts, and is the same in every process. It
+    does not contain the code of Python callbacks. If the program has a callback, the digest also
     covers the source files of the custom parts.
     """
     # A new partial forces a new trace, because a constant may have changed.
@@ -140,7 +140,7 @@ def program_digest(config: SimConfig, data: Any, keys: Array, quantities: Quanti
 
 
 def _source(part: Any) -> str:
-    """Return the source of the file that defines a part, or an empty string in a notebook."""
+    """Return the source of the module that defines a part; empty if there is no source file."""
     try:
         return inspect.getsource(sys.modules[part.__module__])
     except (AttributeError, KeyError, OSError, TypeError):
@@ -148,13 +148,13 @@ def _source(part: Any) -> str:
 
 
 def fingerprint(made_by: Mapping[str, Any]) -> str:
-    """Return 16 hexadecimal digits of the SHA-256 of ``made_by``."""
+    """Return the first 16 hexadecimal digits of the SHA-256 of ``made_by``."""
     text = json.dumps(made_by, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def different(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """List in words how the provenances of two sweeps differ; empty if they agree."""
+    """Describe each difference between the provenances of two sweeps; empty if they agree."""
     words = []
     for name in {**before, **after}:
         was, now = before.get(name), after.get(name)

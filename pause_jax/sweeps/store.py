@@ -1,9 +1,9 @@
 """Store of a sweep's finished runs in a folder.
 
-``made_by.json`` describes the sweep, each ``chunk-*.npz`` holds finished runs, and each
-``checkpoint-*.npz`` an unfinished chunk (:mod:`pause_jax.sweeps.checkpoint`). Files are written
-under a temporary name and renamed. The process that runs the sweep holds ``lock``. If a
-process dies at any time, the next one can resume from the folder.
+``made_by.json`` describes the sweep, ``chunk-*.npz`` files contain finished runs, and
+``checkpoint-*.npz`` files contain unfinished chunks (:mod:`pause_jax.sweeps.checkpoint`). Files are
+written under a temporary name and then renamed, so a sweep can resume after its process was killed
+at any time. The process that runs the sweep locks the file ``lock``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pause_jax.sweeps.plan import Chunk, SweepPlan
 from pause_jax.sweeps.provenance import different, fingerprint
 
 LOG = logging.getLogger("pause_jax")
-# Maximum number of differences named in a message.
+# Maximum number of differences listed in a message.
 NAMED = 3
 _DESCRIPTION = "made_by.json"
 # Files of a store, including temporary files of a crashed writer.
@@ -35,7 +35,7 @@ _PATTERNS = (f"{_DESCRIPTION}*", "chunk-*", "checkpoint-*", "lock")
 
 
 class _Description(msgspec.Struct):
-    """Description of a sweep; ``digest`` covers the two other fields."""
+    """Content of ``made_by.json``. ``digest`` covers the other two fields."""
 
     made_by: dict[str, Any]
     chunkings: list[tuple[int, int]]
@@ -46,8 +46,8 @@ class Store:
     """Folder with the finished chunks of one sweep.
 
     Attributes:
-      plan: plan of the sweep, with the chunks of the process that created the store.
-      failed: error that stopped all writing, or empty.
+      plan: plan of the sweep, split into the same chunks as when the store was created.
+      failed: message of the write error after which nothing more is written; otherwise empty.
     """
 
     def __init__(self, folder: pathlib.Path, plan: SweepPlan):
@@ -58,10 +58,10 @@ class Store:
 
     @classmethod
     def create(cls, folder: pathlib.Path, plan: SweepPlan) -> Store:
-        """Return the store of a sweep in a folder, and create it if it does not exist.
+        """Open the store of a sweep in a folder, or create it if missing.
 
         Raises:
-          ConfigError: if the folder holds a different sweep, is not writable, or is in use.
+          ConfigError: if the folder holds a different sweep, is not writable, or is locked.
         """
         path = folder / _DESCRIPTION
         try:
@@ -101,7 +101,7 @@ class Store:
             yield
 
     def path(self, chunk: Chunk) -> pathlib.Path:
-        """Return the path of a finished chunk."""
+        """Return the path of a finished chunk's file."""
         return self.folder / f"chunk-{chunk.group:03}-{chunk.first:07}.npz"
 
     def checkpoint_path(self, chunk: Chunk) -> pathlib.Path:
@@ -109,7 +109,7 @@ class Store:
         return self.folder / f"checkpoint-{chunk.group:03}-{chunk.first:07}.npz"
 
     def finished(self) -> dict[Chunk, Rows]:
-        """Read all finished chunks; damaged chunks count as missing."""
+        """Return the rows of all finished chunks, without damaged chunks."""
         chunks = self.plan.chunks
         read = {chunk: self.rows(chunk) for chunk in chunks}
         finished = {chunk: rows for chunk, rows in read.items() if rows is not None}
@@ -140,7 +140,7 @@ class Store:
     def save(self, chunk: Chunk, rows: Rows) -> None:
         """Write a finished chunk, and delete its checkpoint.
 
-        A write error, such as a full disk, is reported once, and the sweep continues.
+        After a write error, such as a full disk, the sweep continues, but nothing more is saved.
         """
         if self.failed:
             return
@@ -172,10 +172,10 @@ def compare_store(folder: pathlib.Path, plan: SweepPlan) -> tuple[list[str], Swe
     """Compare the sweep in a folder with a plan.
 
     Returns:
-      (differences in words, plan). Without differences, the plan has the chunks of the store.
+      (differences in words, plan). If the sweeps are equal, the plan has the chunks of the store.
 
     Raises:
-      ConfigError: if the folder holds no sweep, or the description is damaged.
+      ConfigError: if the folder contains no sweep, or its description is damaged.
     """
     path = folder / _DESCRIPTION
     try:
@@ -212,7 +212,7 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
 
 
 def store_is_empty(folder: pathlib.Path) -> bool:
-    """Return whether a store has no chunk and no checkpoint, and no process runs its sweep."""
+    """Return whether a store has neither chunks nor checkpoints, and no process uses it."""
     if not folder.is_dir() or any(folder.glob("chunk-*")) or any(folder.glob("checkpoint-*")):
         return False
     try:
@@ -226,7 +226,7 @@ def discard_store(folder: pathlib.Path) -> None:
     """Delete a store if it exists, but keep all other files in its folder.
 
     Raises:
-      ConfigError: if another process runs its sweep.
+      ConfigError: if another process runs the store's sweep.
     """
     if not folder.is_dir() or folder.is_symlink():
         return

@@ -1,4 +1,4 @@
-"""``sweep(configs, keys)``: labelled results of many runs, one compilation per structure."""
+"""Entry point of a sweep: ``sweep(configs, keys) -> xarray.Dataset``."""
 
 from __future__ import annotations
 
@@ -40,46 +40,46 @@ def sweep(
 ) -> xr.Dataset:
     """Run every config with every key.
 
-    Configs that differ only in traced numbers or, without custom parts, in the number of rounds
-    share one compilation. So do built-in policies that choose the same number of clients, release
-    the same readings, and are not ``alone``. Runs are spread over all devices and CPU cores.
+    Configs share one compilation if they differ only in traced numbers or, without custom parts,
+    in the number of rounds. Built-in policies also share it, unless they choose different numbers
+    of clients, release different readings, or are ``alone``. Runs use all devices and CPU cores.
 
-    Each row of the result equals the single run ``simulate(config, key)`` up to rounding. If two
-    cohorts' values differ only by rounding, the two runs may choose different ones and diverge.
+    Each row of the result equals ``simulate(config, key)`` up to rounding. If two cohorts are
+    equally good up to rounding, ``sweep`` and ``simulate`` may choose differently and then diverge.
 
     Args:
-      configs: one config or several; a mapping names them.
+      configs: one config, a sequence of configs, or a mapping from names to configs.
       keys: distinct typed keys [S], for example ``jax.random.split(jax.random.key(0), S)``.
-      data: data set that replaces the one named by each config.
+      data: data set that replaces the data set of every config.
       record: quantities to record, as in :func:`simulate`.
-      memory_limit: maximum GiB of a batch on each device (estimate); larger sweeps run in chunks.
-      max_batch: maximum number of runs at a time; by default, what fits in the memory limit.
-        Rounded up to a multiple of the number of devices, or of cores if it exceeds them.
-      devices: devices to run on; all by default.
+      memory_limit: maximum memory of concurrent runs on each device (estimated), in GiB.
+      max_batch: maximum number of concurrent runs (default: what fits in ``memory_limit``). It is
+        rounded up to a multiple of the number of devices or, on a CPU with fewer cores, of cores.
+      devices: devices to run on (default: all devices).
       client_batch: maximum number of clients trained side by side, as in :func:`simulate`.
-      store: folder that keeps finished runs and, without an executor, a checkpoint of unfinished
-        runs every minute. A call with the same arguments resumes there, even after a kill, and
-        returns the same bits as an uninterrupted sweep.
-      executor: executor that runs the chunks in other processes, with the same bits: Dask
-        (``client.get_executor()``), submitit, or a ``concurrent.futures.Executor``.
-      progress: show a progress bar on the terminal's standard error.
+      store: folder for finished runs and, without an executor, for checkpoints of unfinished runs
+        (at most one per minute). A call with the same arguments resumes from it, even after the
+        process was killed, and returns the same bits as an uninterrupted sweep.
+      executor: executor whose workers run the chunks, such as Dask (``client.get_executor()``),
+        submitit or a ``concurrent.futures.Executor``. All workers compute the same bits.
+      progress: whether to show a progress bar if standard error is a terminal.
 
     Returns:
       A dataset with dimensions ``config``, ``seed``, ``round``, ``eval_round``, ``client`` and
-      ``slot``. Its coordinates contain the fields in which the configs differ and the data of each
-      seed's key. If data or files name clients, ``client_id`` contains their ids. Gaps between
-      configs of different size are NaN, -1 or False. Save it with ``.to_netcdf(path)`` or
-      ``.to_zarr(path)``.
+      ``slot``. Its coordinates contain the fields in which the configs differ and the key data of
+      each seed. If the data or a file has client ids, ``client_id`` contains them. If configs have
+      different sizes, missing entries are NaN, -1 or False. Save the dataset with
+      ``.to_netcdf(path)`` or ``.to_zarr(path)``.
 
     Raises:
-      ConfigError: if a config or the keys are invalid, or the store holds a different sweep (in its
-        configs, data, keys, code, versions or devices), before any run starts.
-      SweepInterrupted: if the sweep is interrupted or fails. It contains the finished runs.
+      ConfigError: if an argument is invalid, or the store contains a sweep with different configs,
+        data, keys, code, versions or devices. Raised before any run starts.
+      SweepInterrupted: if the sweep is interrupted or fails; ``finished`` has the finished runs.
 
     Warns:
-      BrokenContract: if custom parts broke their contract and ``record`` contains
-        ``first_broken_round`` and ``broken_rules``. Issued once, at the end, naming the configs.
-      NotFinite: if models became non-finite and ``record`` contains ``first_nonfinite_round``.
+      BrokenContract: if custom parts broke their contract and ``record`` includes
+        ``first_broken_round`` and ``broken_rules``. Issued once, after all runs, for all configs.
+      NotFinite: if models became non-finite and ``record`` includes ``first_nonfinite_round``.
         Issued like ``BrokenContract``.
     """
     plan, workers = planned(

@@ -1,4 +1,4 @@
-"""Self-contained HTML report of a comparison. Needs the extra ``report``."""
+"""Self-contained HTML report of a sweep. Requires the extra ``report``."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def write(
 ) -> pathlib.Path:
     """Write an HTML report of a sweep: configs, charts, tables and conclusions.
 
-    The report needs only the data set, so it can be rewritten without running anything. If a custom
-    class is not loaded, it marks the parts that need that class (privacy, client speeds) as
+    The report needs only the data set, so you can rewrite it without repeating a run. If a custom
+    class is not loaded, the report marks the parts that need the class (privacy, client speeds) as
     unknown.
 
     Args:
@@ -36,7 +36,7 @@ def write(
       title: title of the page.
 
     Returns:
-      The path.
+      Path of the HTML file.
 
     Raises:
       ConfigError: if the extra ``report`` is missing, the data set is incomplete, the target is not

@@ -88,7 +88,7 @@ def render(result: xr.Dataset, target: float, against: str | None, title: str) -
 
 
 def _privacy(result: xr.Dataset) -> tuple[summary.Table | None, dict[str, list[str]]]:
-    """Return the ledger (None if a config's class is unknown), and notes on privacy and runs."""
+    """Return the ledger table (None if a config's class is not loaded), and notes by section."""
     try:
         books = ledger_table.ledgers(result)
         return tables.privacy(books), {
@@ -101,7 +101,7 @@ def _privacy(result: xr.Dataset) -> tuple[summary.Table | None, dict[str, list[s
 
 
 def _units(result: xr.Dataset) -> Iterator[str]:
-    """Yield privacy notes that do not need the configs' classes."""
+    """Yield the notes on privacy that do not depend on the classes of the configs."""
     for config in result.config.values:
         one = result.sel(config=config)
         unnoised = one.unnoised.item() or "data sizes at most"
@@ -110,7 +110,7 @@ def _units(result: xr.Dataset) -> Iterator[str]:
 
 @functools.cache
 def _bundle() -> str:
-    """Return the JavaScript of Vega, Vega-Lite and vega-embed, in the version that Altair targets.
+    """Return the JavaScript of Vega, Vega-Lite and vega-embed in the versions that Altair targets.
 
     Bundling takes two seconds, so the bundle is cached on disk.
     """
@@ -133,7 +133,7 @@ def _policy(*scripts: str) -> str:
 
 
 def _json(chart: Picture) -> str:
-    """Return a chart's JSON, escaped because a label may contain </script>."""
+    """Return the JSON of a chart, escaped because a label may contain </script>."""
     text = json.dumps(chart.spec, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -1,4 +1,4 @@
-"""Charts of a report as Vega-Lite specifications, thinned to the resolution of a page."""
+"""Charts of a report as Vega-Lite specifications, with as many points as a page can show."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from pause_jax.analysis.curves import (
 from pause_jax.analysis.participation import Participation, by_client
 from pause_jax.analysis.participation import labels as labels_of
 
-# Maximum points and approximate number of markers of a curve.
+# Maximum number of points per curve, and approximate number of markers.
 _POINTS, _MARKERS = 150, 7
-# With more curves, bands are fainter because they overlap.
+# With more curves, error bands are fainter because they overlap.
 _FEW = 6
 
 
@@ -85,7 +85,7 @@ def regret(result: xr.Dataset) -> Picture | None:
     words = "Against a genie that knows the true speeds, given the same history."
     curves = by_round(each.cumsum("round", skipna=False))
     labels = "round", "cumulative regret"
-    if any(np.nanmin(curve.mean) < 0 for curve in curves.values()):  # a log axis cannot show it
+    if any(np.nanmin(curve.mean) < 0 for curve in curves.values()):  # not on a log axis
         return _picture("Cumulative regret", words, curves, result, labels)
     if none := [quoted(name) for name, curve in curves.items() if not np.nanmax(curve.mean)]:
         words += f" Without any, so not drawn: {listed(none, 20)}."
@@ -105,7 +105,7 @@ def versions(result: xr.Dataset) -> Picture:
 
 
 def in_flight(result: xr.Dataset) -> Picture:
-    """Plot the number of clients under way against simulated seconds."""
+    """Plot the number of clients in flight against simulated seconds."""
     words = "Counted when the server steps: those that train an older model."
     curves = _that_overlap(over_time(result.in_flight, result.clock), 0)
     labels = "simulated seconds", "clients under way"
@@ -113,7 +113,7 @@ def in_flight(result: xr.Dataset) -> Picture:
 
 
 def staleness(result: xr.Dataset) -> Picture:
-    """Plot the distribution of staleness over answers."""
+    """Plot the share of answers with each staleness."""
     each = result.staleness.stack(answer=("round", "slot")).transpose("config", "seed", "answer")
     most = int(each.max())
     # The staleness of an empty slot is -1.
@@ -127,7 +127,7 @@ def staleness(result: xr.Dataset) -> Picture:
 
 
 def _that_overlap(curves: dict[str, Curve], first: int) -> dict[str, Curve]:
-    """Return the curves that are positive at or after index ``first``, or all if none is."""
+    """Return the curves with a positive mean from index ``first`` on, or all curves if none has."""
     some = {name: curve for name, curve in curves.items() if np.any(curve.mean[first:] > 0)}
     return some or curves
 
@@ -153,8 +153,8 @@ def _picture(
 ) -> Picture:
     """Build a chart of curves with axis ``labels``.
 
-    ``rule`` labels a horizontal line, ``log`` names the logarithmic axes ("x", "y" or "xy"), and
-    ``numbers`` adds an entry to the tooltip of each point.
+    ``rule`` is the label and height of a horizontal line, ``log`` names the logarithmic axes ("x",
+    "y" or "xy"), and ``numbers`` is the title and value of an additional tooltip entry per point.
     """
     known = {name: style for name, style in styles(result.config.values).items() if name in curves}
     same = hidden(curves)
@@ -252,7 +252,7 @@ def _layers(
 
 
 def _positive(curves: dict[str, Curve]) -> dict[str, Curve]:
-    """Restrict curves and their bands to positive values, for a logarithmic axis."""
+    """Restrict curves and their error bands to positive values, for a logarithmic axis."""
     above = {name: curve.at(np.flatnonzero(curve.mean > 0)) for name, curve in curves.items()}
     least = min(curve.mean.min() for curve in above.values())
     return {
@@ -262,7 +262,7 @@ def _positive(curves: dict[str, Curve]) -> dict[str, Curve]:
 
 
 def _axis(log: bool, *, zero: bool, nice: bool = True) -> dict[str, Any]:
-    """Return scale and axis. A logarithmic axis has no grid, which would be too dense."""
+    """Return the scale and axis of a channel; a logarithmic grid would be too dense."""
     scale = alt.Scale(type="log", nice=nice) if log else alt.Scale(zero=zero, nice=nice)
     return {"scale": scale, "axis": alt.Axis(tickCount=7, grid=not log)}
 
@@ -275,7 +275,7 @@ def _rows(
     even: bool,
     numbers: tuple[str, NDArray[np.int_]] | None,
 ) -> list[dict[str, Any]]:
-    """Return the points of a curve. A curve below identical ones gets a wider line."""
+    """Return the data rows of a curve, with a wider line for a curve below identical curves."""
     width = 2.0
     for names in same:
         if name in names:
@@ -322,5 +322,5 @@ def _rule(label: str, value: float) -> list[Any]:
 
 
 def _short(value: float) -> float:
-    """Round to five significant digits, enough for a screen."""
+    """Round to five significant digits, which is enough for a screen."""
     return float(f"{value:.5g}")

@@ -17,12 +17,12 @@ from pause_jax.config import config_file
 
 # Maximum number of fields in a table with one row per config.
 _COLUMNS = 3
-# Maximum number of distinct budgets with a column each. Above it, clients are split into thirds.
+# Maximum number of budgets with one column each. With more, clients are split into thirds.
 _TIERS = 5
 
 
 def merits(result: xr.Dataset, target: float) -> Table:
-    """Return the table of results, with the same cells as in the terminal."""
+    """Return the table of results, with the same cells as the terminal table."""
     found = summary.merits(summary.summary(result, target), target)
     title = f"{found.title[0].upper()}{found.title[1:]}"
     headings = ("config", *found.headings[1:])
@@ -45,7 +45,7 @@ def differing(result: xr.Dataset) -> Table:
 
 
 def _shared(names: tuple[str, ...], cells: tuple[str, ...]) -> str:
-    """Return each distinct value followed by its configs."""
+    """Format each distinct value, followed by the configs that have it."""
     configs: dict[str, list[str]] = {}
     for name, value in zip(names, cells, strict=True):
         if value:
@@ -54,7 +54,7 @@ def _shared(names: tuple[str, ...], cells: tuple[str, ...]) -> str:
 
 
 def common(result: xr.Dataset) -> Table:
-    """Return the fields that are equal in all configs."""
+    """Return the table of fields that are equal in all configs."""
     first, *others = (_flat(config_file.parsed(str(text))) for text in result.config_toml.values)
     same = [
         (path, _plain(value))
@@ -65,7 +65,7 @@ def common(result: xr.Dataset) -> Table:
 
 
 def judged(result: xr.Dataset, comparison: Comparison) -> Table | None:
-    """Return the paired differences from the reference config; None without a comparison."""
+    """Return the table of paired differences from the reference config; None if there are none."""
     if not comparison.against or result.sizes["config"] == 1:
         return None
     headings = ("config", *(aim.title for aim in comparison.aims))
@@ -109,7 +109,7 @@ def _difference(each: Difference, aim: Aim) -> str:
 
 
 def privacy(books: dict[str, Ledger]) -> Table:
-    """Return the ledger of each config's busiest client."""
+    """Return the ledger table, with one row per config for its busiest client."""
     _, *headings = ledger_table.HEADINGS
     titles = ("config", *(heading.replace("\n", " ") for heading in headings))
     words = ledger_table.caption(books)
@@ -118,7 +118,7 @@ def privacy(books: dict[str, Ledger]) -> Table:
 
 
 def participation(result: xr.Dataset, found: dict[str, Participation]) -> Table:
-    """Return fairness, and participation by thirds of clients if their speeds are known."""
+    """Return the table of fairness, and of participation by speed if client speeds are known."""
     fairness, error = metrics.mean_and_error(metrics.participation_fairness(result))
     ordered = all(each.seconds is not None for each in found.values())
     rows = []
@@ -144,9 +144,9 @@ def participation(result: xr.Dataset, found: dict[str, Participation]) -> Table:
 
 
 def by_budget(result: xr.Dataset) -> Table | None:
-    """Return the mean share of the budget spent, by budget size.
+    """Return the table of the mean share of the budget that clients spent, by size of budget.
 
-    Returns None if ``budget`` was not recorded or does not differ within any config.
+    Returns None if ``budget`` was not recorded or is equal for all clients of each config.
     """
     if "budget" not in result.variables:
         return None
@@ -155,7 +155,7 @@ def by_budget(result: xr.Dataset) -> Table | None:
         budget, spent = (
             result[what].sel(config=name).values.astype(np.float64) for what in ("budget", "spent")
         )
-        there = np.isfinite(budget) & np.isfinite(spent)  # no padding, no unlimited budgets
+        there = np.isfinite(budget) & np.isfinite(spent)  # exclude padding and unlimited budgets
         each[name] = budget[there], spent[there]
     if all(np.ptp(budget) <= 1e-6 * np.max(budget) for budget, _ in each.values() if budget.size):
         return None
@@ -186,7 +186,7 @@ def _share(budget: np.ndarray, spent: np.ndarray, by_tier: bool) -> str:
 
 
 def answers(result: xr.Dataset) -> Table:
-    """Return the rate, usefulness, staleness and waiting time of answers."""
+    """Return the table of answers per second, useful updates, staleness and waiting time."""
     seconds = metrics.simulated_seconds(result)
     answered = result.staleness >= 0
     columns = {
@@ -208,7 +208,7 @@ def answers(result: xr.Dataset) -> Table:
 
 
 def attributes(result: xr.Dataset) -> Table:
-    """Return the attributes of the data set."""
+    """Return the table of the data set's attributes."""
     known = dict(result.attrs)
     first = {name: known.pop(name) for name in ("command", "seed") if name in known}
     rows = tuple((str(name), str(value)) for name, value in {**first, **known}.items())
@@ -216,7 +216,7 @@ def attributes(result: xr.Dataset) -> Table:
 
 
 def _flat(table: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """Flatten a config table to dotted paths; the ``name`` of a part gets the part's path."""
+    """Flatten nested config tables to dotted paths; a subtable's path maps to its ``name``."""
     values: dict[str, Any] = {}
     for name, value in table.items():
         where = f"{path}.{name}" if path else name

@@ -1,7 +1,7 @@
-"""Simulated annealing over sets of clients (PAUSE Algorithm 2; ALSA; vanilla).
+"""Simulated annealing over sets of clients (Algorithm 2 of PAUSE, ALSA and vanilla annealing).
 
 A landscape holds the energies, neighbourhoods and temperature scale of a round. `init_chain` and
-`chain_step` run one chain. Several chains run under vmap, and the best set of all is the result.
+`chain_step` run one chain. Several chains run under vmap, and the result is their best set.
 
 Source: Peleg et al. 2025, PAUSE (18) and (19), rules R1 and R2 of section IV-B; Ben Ami et al. 2025
 (BSFL), section V.
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 NEIGHBOURHOODS = ("pause", "alsa", "vanilla")
 # omega of PAUSE (19). C must exceed the largest energy difference, even in float32.
 OMEGA = 1e-6
-# Maximum number of clients for which a float32 is fine enough to draw one of them.
+# Maximum number of clients from which a uniform float32 draws one accurately enough.
 FEW = 2**16
 
 
 class Landscape(NamedTuple):
     """Energies, neighbourhoods and temperature scale that all chains of a round share."""
 
-    # Finite, with values for untried clients that preserve the order of all energies.
+    # Infinite values are replaced by finite ones that preserve the order of all energies.
     index: Float[Array, " K"]  # type: ignore[assignment]  # shadows tuple.index, which nobody needs
     weight: Float[Array, " K"]  # rounded to make sums of m weights exact in any order
     ranks: Int[Array, "L K"]  # place of each client in each sorted list of R2, ties at random
@@ -48,8 +48,8 @@ def make_landscape(
     """Sort the lists of R2, compute the temperature scale C, and make the index finite.
 
     ``pause`` uses the lists ucb, g and p, with C from PAUSE (19). ``alsa`` uses ucb and g, and
-    ``vanilla`` R1 alone, both with C = ``problem.energy_range`` (2 alpha + gamma + 1). The key
-    breaks ties at random, where the authors perturb the values by 1e-8.
+    ``vanilla`` uses only R1, both with C = ``problem.energy_range`` (2 alpha + gamma + 1). The key
+    breaks ties at random. (The authors perturb the values by 1e-8.)
     """
     index = _finite(problem.index, problem.weight, num_selected, available)
     lists = jnp.concatenate([problem.index[None], problem.terms])
@@ -76,13 +76,13 @@ def _finite(index: Array, weight: Array, num_selected: int, available: Array) ->
     """Replace +-inf in the index [K] with finite values that preserve the order of all energies.
 
     Sums of m weights differ by less than ``reach``. A set whose lowest index is ``reach`` above the
-    largest finite index therefore has the larger energy for any weights, as with +inf, and
-    likewise for -inf. Between two of these sets, the weights decide. Energy differences are finite,
-    which the acceptance rule needs.
+    largest finite index therefore has a larger energy than any set with a finite lowest index, as
+    with +inf. The same holds in reverse for -inf. Between sets with the same replaced value, the
+    weights decide. The acceptance rule needs finite energy differences.
     """
     high, low = _extremes(weight, num_selected, available)
     reach = tree_sum(high) - tree_sum(low) + 1.0
-    reach = jnp.where(jnp.isfinite(reach), reach, 1.0)  # no moves if fewer than m are available
+    reach = jnp.where(jnp.isfinite(reach), reach, 1.0)  # if fewer than m are available
     finite = jnp.isfinite(index) & available
     any_finite = jnp.any(finite)
     top = jnp.where(any_finite, jnp.max(jnp.where(finite, index, -jnp.inf)), 0.0)
@@ -92,10 +92,10 @@ def _finite(index: Array, weight: Array, num_selected: int, available: Array) ->
 
 
 def _ranks(lists: Array, key: Array) -> Array:
-    """Rank the clients in each list [L, K], ascending, int32 [L, K], with ties at random."""
+    """Return each client's ascending rank in each list [L, K], int32 [L, K], ties at random."""
     num_clients = lists.shape[1]
     place = jnp.arange(num_clients, dtype=jnp.int32)
-    # Order of equal values, the same in all lists.
+    # Order of clients with equal values, the same in all lists.
     order = shuffled(num_clients, jnp.ones(num_clients, bool), key)
 
     def rank(values: Array) -> Array:
@@ -108,8 +108,8 @@ def _ranks(lists: Array, key: Array) -> Array:
 def _largest_difference(index: Array, terms: Array, num_selected: int, available: Array) -> Array:
     """Compute an upper bound on the energy difference of two sets, PAUSE (19) without omega.
 
-    The lowest index of a set is at most the m-th largest index and at least the smallest. The sum
-    of each additive term lies between the sums of its m smallest and its m largest values.
+    The lowest index in a set lies between the smallest and the m-th largest index. The sum of each
+    additive term lies between the sums of its m smallest and of its m largest values.
     """
     index_high, index_low = _extremes(index, num_selected, available)
     highs, lows = jax.vmap(lambda term: _extremes(term, num_selected, available))(terms)
@@ -128,16 +128,16 @@ def walk_energy(landscape: Landscape, members: Array) -> Array:
 
 
 def neighbour_masks(landscape: Landscape, members: Array) -> tuple[Array, Array, Array, Array]:
-    """Return the neighbourhood of R1 and R2 as two products of sets, four masks [K].
+    """Return the neighbourhood of R1 and R2 as two products of sets, given by four masks [K].
 
-    A neighbour swaps i out and j in. It is *active* if i is the lowest member in a list (with any
-    j), and *passive* if j would be the lowest member after the swap. For every i that is lowest in
-    no list, the admissible j are the same: the clients below all members in some list. The
-    neighbourhood is therefore the disjoint union of (removable x outside) and (others x below), and
-    a uniform draw from it needs no enumeration.
+    A neighbour replaces a member i with a client j from outside. It is *active* if i is the lowest
+    member in at least one list (with any j), and *passive* if j is below all members in at least
+    one list. All i that are not the lowest member in any list admit the same j. The neighbourhood
+    is therefore the disjoint union of (removable x outside) and (others x below), and a uniform
+    draw from it needs no enumeration.
     """
     outside = landscape.available & ~members
-    if landscape.ranks.shape[0] == 0:  # vanilla: R1 alone
+    if landscape.ranks.shape[0] == 0:  # vanilla, only R1
         return members, outside, jnp.zeros_like(members), jnp.zeros_like(members)
     num_clients = members.shape[0]
     lowest = jnp.min(jnp.where(members, landscape.ranks, num_clients), axis=1, keepdims=True)
@@ -147,15 +147,15 @@ def neighbour_masks(landscape: Landscape, members: Array) -> tuple[Array, Array,
 
 
 def num_swaps(leaving: Array, entering: Array) -> Array:
-    """Return the number of swaps of a leaving for an entering client, from masks bool [K].
+    """Return the number of pairs of a leaving and an entering client, from two masks [K].
 
-    The result is a float (exact up to 2^24 in float32), because m (K - m) can exceed int32.
+    The result is a float (exact up to 2^24 in float32), because m (K - m) can overflow int32.
     """
     return jnp.sum(leaving).astype(float) * jnp.sum(entering).astype(float)
 
 
 class ChainState(NamedTuple):
-    """State of one chain. Both masks have m true entries, or fewer if fewer are available."""
+    """State of a chain. Both masks have m true entries, or fewer if fewer clients are available."""
 
     members: Bool[Array, " K"]
     energy: Float[Array, ""]
@@ -170,11 +170,11 @@ class AnnealingTrace(NamedTuple):
     energy: Float[Array, ""]  # energy of this set, PAUSE (18)
     best_energy: Float[Array, "chains steps"]  # best energy of each chain after each step
     current_energy: Float[Array, "chains steps"]  # energy of each chain's set after each step
-    acceptance_rate: Float[Array, ""]  # share of steps that moved, over all chains
+    acceptance_rate: Float[Array, ""]  # share of accepted steps, over all chains
 
 
 def init_chain(key: Array, landscape: Landscape, num_selected: int) -> ChainState:
-    """Start a chain at a uniformly random set of m available clients, or all if fewer."""
+    """Start a chain at a uniformly random set of m available clients, or at all if fewer exist."""
     num_clients = landscape.index.shape[0]
     order = shuffled(num_clients, landscape.available, key)
     members = jnp.zeros(num_clients, bool).at[order[:num_selected]].set(True)
@@ -188,13 +188,13 @@ def chain_step(
 ) -> tuple[ChainState, Array]:
     """Propose a uniform neighbour, apply the Metropolis rule, and return (state, accepted).
 
-    An uphill or level move is always accepted, a downhill move with probability
-    ``exp((E(new) - E(old)) / tau)``, ``tau = C / (kappa ln(1 + step))``. (The paper prints the
-    opposite sign, which would accept every move.)
+    An uphill or level move is always accepted. A downhill move is accepted with probability
+    ``exp((E(new) - E(old)) / tau)``, where ``tau = C / (kappa ln(1 + step))``. (The paper prints
+    the opposite sign, which would accept every move.)
 
     Each of n candidates is drawn with probability 1 / n, up to a relative error of n / 2^23 in
     networks of up to ``FEW`` clients (4e-5 for n = 300) and n / 2^32 in larger networks. ``bits``
-    has four independent random words.
+    are four independent random words, uint32 [4].
     """
     removable, outside, others, below = neighbour_masks(landscape, state.members)
     num_active, num_passive = num_swaps(removable, outside), num_swaps(others, below)
@@ -230,7 +230,7 @@ def _uniform(word: Array) -> Array:
 
 
 def _pick(mask: Array, word: Array) -> Array:
-    """Draw a uniformly random true entry of a mask from one random word."""
+    """Draw the place of a true entry of a mask, uniformly, using one random word."""
     # XLA's cumulative sum is slow on a CPU. For few clients, a [K, K] product is faster.
     if mask.shape[0] <= SMALL:
         place = mask.astype(jnp.float32) @ jnp.triu(jnp.ones((mask.shape[0],) * 2))
@@ -242,14 +242,14 @@ def _pick(mask: Array, word: Array) -> Array:
 def _below(word: Array, count: Array, num_clients: int) -> Array:
     """Draw an integer in [0, count) using a random word; count <= ``num_clients`` (static).
 
-    A uniform float32 has 2^23 values. It would draw some of a million integers 1/8 more often.
+    A uniform float32 has only 2^23 values and would draw some of a million integers 1/8 more often.
     """
     if num_clients > FEW:
         return (word % jnp.maximum(count, 1).astype(jnp.uint32)).astype(count.dtype)
     return jnp.minimum(jnp.floor(_uniform(word) * count), count - 1)
 
 
-# State of a chain, and (best energy, energy, whether it moved).
+# Results of a scan over steps: final state, and (best energy, energy, accepted) of each step.
 _Steps = tuple[ChainState, tuple[Array, Array, Array]]
 
 
@@ -267,20 +267,20 @@ def anneal(
     """Run ``chains`` independent chains and return the best set that any of them visited.
 
     Args:
-      key: random key of ties, starts and steps.
+      key: random key for ties, initial sets and steps.
       problem: maximisation problem of the round.
       num_selected: m.
-      available: bool [K]; all by default.
+      available: bool [K]; None if all clients are available.
       neighbourhood: one of ``NEIGHBOURHOODS``.
       steps: annealing steps per chain.
       chains: number of chains.
-      cooling: kappa, divides the temperature.
+      cooling: kappa, divisor of temperatures.
 
     Returns:
-      Trace with m distinct clients. Unavailable clients fill up if fewer than m are available.
+      Trace with m distinct clients, some of them unavailable only if fewer than m are available.
 
     Raises:
-      ValueError: if the shapes disagree, m is out of range, or a known value is NaN.
+      ValueError: if the shapes disagree, m is out of range, or an untraced value is NaN.
     """
     check_problem(problem.index, problem.weight, num_selected)
     num_clients = problem.index.shape[0]
@@ -302,7 +302,7 @@ def anneal(
 
     final, (best_energy, current_energy, moved) = jax.vmap(run)(jax.random.split(chain_key, chains))
     members = final.best_members[jnp.argmax(final.best_energy)]
-    # Members first. Others fill slots only if fewer than m clients are available.
+    # Members come first. Others fill slots only if fewer than m clients are available.
     clients = jnp.sort(jnp.argsort(~members, stable=True)[:num_selected]).astype(jnp.int32)
     energy = set_energy(problem.index, problem.weight, clients, available)
     return AnnealingTrace(clients, energy, best_energy, current_energy, jnp.mean(moved))
@@ -314,8 +314,8 @@ class Annealing(Search):
     Attributes:
       neighbourhood: ``pause``, ``alsa`` or ``vanilla``.
       steps: annealing steps per round (500 and 3,000 in the authors' small and large networks).
-      chains: number of independent chains; the best set of all is selected.
-      cooling: kappa, divides the temperature (1 as printed; 30 or 70 in the authors' runs).
+      chains: number of independent chains, of which the best set is selected.
+      cooling: kappa, divisor of temperatures (1 as printed; 30 or 70 in the authors' runs).
     """
 
     name: ClassVar[str] = "annealing"
@@ -341,7 +341,7 @@ class Annealing(Search):
         )
         weight = jnp.where(available, problem.weight, 0.0)
         best_set, best = exact(problem.index, weight, num_selected, available=available)
-        # Infinite energies are compared using their sums of weights.
+        # Sets with infinite energies are compared using their sums of weights.
         rest = jnp.sum(weight[best_set]) - jnp.sum(weight[trace.clients])
         gap = jnp.where(
             best == trace.energy, jnp.where(jnp.isinf(best), rest, 0.0), best - trace.energy

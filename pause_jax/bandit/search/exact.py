@@ -1,7 +1,7 @@
 """Exact search using a threshold sweep that works under jit and vmap.
 
-For up to ``SMALL`` clients, all prefixes are compared in parallel. For more clients, the cost is
-about one sort, followed by branch and bound over blocks of places.
+For up to ``SMALL`` clients, all prefixes are compared in parallel. For more clients, one sort,
+which dominates the cost, is followed by branch and bound over blocks of places.
 """
 
 from __future__ import annotations
@@ -42,28 +42,28 @@ def exact(
 ) -> tuple[Array, Array]:
     """Maximise ``min index + sum weight`` over sets of ``num_selected`` clients, exactly.
 
-    Sort the clients by index, descending. Any set whose lowest index is at place j lies within the
-    first j clients, and the best of them has their m largest weights. Its value, index_(j) plus
-    these weights, is never too high, because the first j clients have an index of at least
-    index_(j). The best prefix therefore gives the optimum of PAUSE (14), for which the paper
-    assumes that exhaustive search is necessary.
+    Sort the clients by descending index. A set whose lowest index is at place j lies within the
+    first j clients, so its energy is at most index_(j) plus their m largest weights. The m clients
+    with these weights attain at least this value, because their indices are at least index_(j). The
+    best prefix therefore yields the optimum of PAUSE (14), for which the paper assumes that
+    exhaustive search is necessary.
 
     Sets with an infinite lowest index (+inf if untried) are compared using their sum of weights.
 
     Args:
-      index: float [K], may contain +inf and -inf, no NaN.
+      index: float [K], may contain +inf and -inf, but no NaN.
       weight: float [K], finite.
       num_selected: m, 1 <= m <= K (static).
-      available: bool [K]; all by default. If fewer than m clients are available, the result has all
-        of them, and unavailable clients fill the other slots: mask with ``available[clients]``.
-      key: breaks ties at random; without a key, ties are broken by client number.
+      available: bool [K]; None if all clients are available. If fewer than m are available, the
+        result contains all of them and unavailable clients, which ``available[clients]`` masks out.
+      key: random key for breaking ties; None to break ties by client number.
 
     Returns:
       ``(clients, energy)``: int32 [m], distinct and ascending, and the energy of the available
       clients among them.
 
     Raises:
-      ValueError: if the shapes disagree, m is out of range, or a known value is NaN.
+      ValueError: if the shapes disagree, m is out of range, or an untraced value is NaN.
     """
     index, weight = jnp.asarray(index), jnp.asarray(weight)
     check_problem(index, weight, num_selected)
@@ -77,11 +77,11 @@ def exact(
 def _by_counting(
     index: Array, weight: Array, num_selected: int, available: Array, key: Array | None
 ) -> Array:
-    """Compare all prefixes in parallel, with O(K^3) work but neither a loop nor a sort.
+    """Return the best set by comparing all prefixes in parallel, with O(K^3) work but no sort.
 
     Prefix j consists of client j and the available clients before it by index. A client's place by
-    weight within a prefix is one plus the number of heavier members. A product of two [K, K] masks
-    counts them for all prefixes at once.
+    weight in a prefix is one plus the number of heavier members. A product of two [K, K] masks
+    counts these members for all prefixes at once.
     """
     bits: Array | tuple[None, ...] = (
         None,
@@ -98,7 +98,7 @@ def _by_counting(
     value = jnp.where(jnp.isinf(index), index, index + total)
     feasible = available & (jnp.sum(prefix, axis=1) >= num_selected)
     best = _lexicographic_argmax(value, total, feasible, bits[2])
-    # If fewer than m clients are available, take all of them and fill up with others.
+    # If fewer than m clients are available, take all of them and fill the rest with others.
     first = jnp.sum(stands_before, axis=0) < num_selected
     chosen = jnp.where(jnp.any(feasible), cohort[best], first)
     return _members(chosen, num_selected)
@@ -120,10 +120,10 @@ def _total_of_heaviest(
 ) -> Float[Array, " K"]:
     """Sum each cohort's weights in descending order.
 
-    A fixed order gives equal weights the same sum, bit by bit, whichever clients hold them and
-    whatever is batched with this search. A sum with one nonzero term moves each weight to its
-    place, and the places are then added sequentially. ``cohort`` has one row per cohort. ``place``
-    numbers its members from 1 to m by descending weight.
+    The fixed order makes sums of equal weights bitwise equal, whichever clients have these weights
+    and whatever is batched with this search. A sum with one nonzero term moves each weight to its
+    place, and the places are then added sequentially. Row j of ``cohort`` is the mask of cohort j,
+    and row j of ``place`` numbers its members from 1 to m by descending weight.
     """
     places = 1 + jnp.arange(num_selected, dtype=place.dtype)[None, None, :]
     holds = cohort[:, :, None] & (place[:, :, None] == places)  # [j, i, r]
@@ -137,7 +137,7 @@ def _total_of_heaviest(
 def _precedence(value: Array, available: Array, bits: Array | None) -> Array:
     """Return whether i precedes j in ``ordered(value, available, key)``, bool [K, K] at [i, j].
 
-    Ties are broken by ``bits``, uint32 [K], or by client number without them.
+    Ties are broken by ``bits``, uint32 [K], or by client number if it is None.
     """
     number = jnp.arange(value.shape[0])
     bits = number if bits is None else bits
@@ -166,7 +166,7 @@ def _by_sorting(
     sorted_weight = jnp.where(taken, weight[order], -jnp.inf)
     best = best_prefix(sorted_index, sorted_weight, num_selected)
     within = jnp.where(place <= best, sorted_weight, -jnp.inf)
-    # If fewer than m clients are available, all are within, and the first others fill up.
+    # If fewer than m clients are available, the first of the other clients fill the rest.
     _, places = lax.top_k(within, num_selected)
     return jnp.sort(order[places]).astype(jnp.int32)
 
@@ -174,7 +174,7 @@ def _by_sorting(
 def _lexicographic_argmax(
     first: Array, second: Array, feasible: Array, bits: Array | None
 ) -> Array:
-    """Return the feasible place with the largest (first, second), ties broken by bits, [K]."""
+    """Return the feasible place with the largest (first, second), breaking ties by ``bits``."""
     best_first = jnp.max(jnp.where(feasible, first, -jnp.inf))
     tied = feasible & (first == best_first)
     best_second = jnp.max(jnp.where(tied, second, -jnp.inf))
@@ -222,7 +222,7 @@ class Blocks(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """Upper bounds on the values not yet known, -inf at places that cannot be best."""
+    """Upper bounds on values not computed yet; -inf at places that cannot be best."""
 
     prefix: Float[Array, "B S"]  # bound on the value of the prefix that ends at each place
     block: Float[Array, " B"]  # largest bound in each block
@@ -231,19 +231,19 @@ class Bounds(NamedTuple):
 def best_prefix(index: Array, weight: Array, num_selected: int) -> Array:
     """Return the last place of the prefix that maximises its last index + its m largest weights.
 
-    1. Value the prefix of the first m places. Split the other places into blocks, and store the m
-       largest weights before each block in one pass.
+    1. Evaluate the prefix of the first m places. Split the other places into blocks, and store the
+       m largest weights before each block in one pass.
     2. Compute an upper bound on the value of every place (:func:`first_bounds`).
-    3. Value the place with the highest bound, and tighten the bounds of its block with the m
+    3. Evaluate the place with the highest bound, and tighten the bounds of its block using the m
        largest weights of its prefix (:func:`value_highest_of`). Repeat while a bound reaches the
        best value.
 
-    The sum of m sorted weights is a fixed tree of additions, so rounding is monotone and equal
-    weights give equal bits. The bounds include the worst-case rounding error, so a skipped place is
-    worse in floating point, too.
+    The sum of m sorted weights is a fixed tree of additions, so rounding is monotone and sums of
+    equal weights are bitwise equal. The bounds include the worst-case rounding error, so a skipped
+    place is worse in floating point, too.
 
-    ``index`` must be descending. Both arrays are -inf at places without a client. On ties, the
-    larger sum of weights wins, then the first place. With fewer than m clients, return m - 1.
+    ``index`` must be descending. Both arrays are -inf at places without a client. Ties go to the
+    larger sum of weights, then to the first place. With fewer than m clients, the result is m - 1.
     """
     top = lax.top_k(weight[:num_selected], num_selected)[0]
     best = _valued(index[num_selected - 1], top, jnp.int32(num_selected - 1))
@@ -273,15 +273,15 @@ def best_prefix(index: Array, weight: Array, num_selected: int) -> Array:
 
 
 def first_bounds(blocks: Blocks, index: Float[Array, " K"]) -> Bounds:
-    """Compute bounds from the m largest weights before each block, -inf where none can be best.
+    """Compute bounds from the m largest weights before each block; -inf for skipped places.
 
-    W_j is at most W before the block plus the gains of :func:`_total_bounds`, and at most W after
+    W_j is at most W before the block plus the gains in :func:`_total_bounds`, and at most W after
     the block, because W never decreases.
 
     Two kinds of places can be skipped. Within a run of equal indices, W never decreases, so only
     the last place of the run matters. A place with a unique index and a weight that is not among
     the m largest of its prefix has the same W as the place before it, which has a larger index. (A
-    weight below the m-th largest before the block is not among them.)
+    weight below the m-th largest before the block is not among the m largest.)
     """
     num_selected = blocks.top.shape[1]
     size = blocks.index.shape[1]
@@ -300,11 +300,11 @@ def first_bounds(blocks: Blocks, index: Float[Array, " K"]) -> Bounds:
 def value_highest_of(
     blocks: Blocks, b: Array, bound: Float[Array, " S"]
 ) -> tuple[Best, Float[Array, " S"]]:
-    """Value the place with the highest bound in block b, and tighten the block's other bounds.
+    """Evaluate the place j with the highest bound in block b, and tighten the other bounds of b.
 
-    Once W_j is known, the totals before place j are at most W_j. After it, the gains start from the
-    m largest weights at j instead of before the block. The bound of place j becomes -inf. Return
-    the valued prefix and the new bounds of block b.
+    Totals before place j are at most W_j. For later places, the gains are added to the m largest
+    weights up to j instead of those before the block. The bound of place j becomes -inf. Return the
+    evaluated prefix and the new bounds of block b, [S].
     """
     num_selected, size = blocks.top.shape[1], blocks.index.shape[1]
     index, weight = blocks.index[b], blocks.weight[b]
@@ -339,12 +339,12 @@ def _blocks_of(values: Array, size: int, fill: float | bool) -> Array:
 
 
 def _enter(top: Array, weight: Array) -> Array:
-    """Return the m largest entries of ``top`` [m] and ``weight`` [S], descending."""
+    """Return the m largest entries of ``top`` [m] and ``weight`` [S] combined, descending."""
     return lax.top_k(jnp.concatenate([top, weight]), top.shape[0])[0]
 
 
 def _valued(index: Array, top: Array, place: Array) -> Best:
-    """Value a prefix from its last index, its m largest weights ``top`` [m] and its last place."""
+    """Evaluate the prefix with a last index, m largest weights ``top`` [m] and a last place."""
     total = tree_sum(top)
     return Best(index + total, total, place)
 
@@ -356,10 +356,10 @@ def _total_bounds(top: Array, weight: Array) -> Array:
     because the smallest of the m never decreases. The total grows by at most max(w - top[-1], 0).
 
     This holds for exact sums. In floating point, the totals before and after are computed by trees
-    of additions. The error of each tree is at most ceil(log2 m) eps / 2 times its sum of absolute
-    values. For the final m weights, this sum is at most sum |top| for the weights that stay, plus
-    |w| <= |top[-1]| + gain for each of at most m weights that enter. The gains are a running sum
-    with at most S roundings. The additions in this function contribute a few more roundings.
+    of additions. The error of each tree is at most ceil(log2 m) eps / 2 times the sum of absolute
+    values. For the final m weights, this sum is at most ``sum |top|`` for the weights that stay,
+    plus ``|w| <= |top[-1]| + gain`` for each of at most m weights that enter. The gains are a
+    running sum with at most S roundings, and this function adds a few more.
     """
     num_selected, size = len(top), len(weight)
     gained = jnp.cumsum(jnp.maximum(weight - top[-1], 0.0))

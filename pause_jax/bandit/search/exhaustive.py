@@ -1,4 +1,4 @@
-"""Exhaustive search over all C(K, m) sets in chunks, the oracle for small K."""
+"""Exhaustive search that scores all C(K, m) sets in chunks, for small networks."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def exhaustive(
     max_sets: int = MAX_SETS,
     chunk_size: int = CHUNK,
 ) -> tuple[Array, Array]:
-    """Maximise ``min index + sum weight`` by scoring every set, like the authors' code.
+    """Maximise ``min index + sum weight`` by scoring every set, as in the authors' code.
 
-    Sets are unranked on the fly (combinatorial number system), so one chunk is in memory at a time.
+    Sets are unranked on the fly (combinatorial number system), so only one chunk is in memory.
 
     Args:
-      index: float [K], may contain +inf and -inf, no NaN.
+      index: float [K], may contain +inf and -inf, but no NaN.
       weight: float [K], finite.
       num_selected: m (static).
-      available: bool [K]; all by default, as in :func:`pause_jax.bandit.search.exact`.
-      key: breaks ties at random; without a key, ties are broken by client number.
+      available: bool [K] or None, as in :func:`pause_jax.bandit.search.exact`.
+      key: random key for breaking ties; None to break ties by client number.
       max_sets: maximum number of sets, below 2^31.
       chunk_size: number of sets scored at a time.
 
@@ -54,8 +54,8 @@ def exhaustive(
       (clients, energy) as in :func:`pause_jax.bandit.search.exact`.
 
     Raises:
-      ValueError: if the shapes disagree, m is out of range, or a known value is NaN.
-      ConfigError: if C(K, m) exceeds ``max_sets``; the message gives the count.
+      ValueError: if the shapes disagree, m is out of range, or an untraced value is NaN.
+      ConfigError: if C(K, m) exceeds ``max_sets``; the message contains the count.
     """
     index, weight = jnp.asarray(index), jnp.asarray(weight)
     check_problem(index, weight, num_selected)
@@ -88,13 +88,13 @@ def exhaustive(
 
 
 def _binomials(num_clients: int, num_selected: int, most: int) -> Array:
-    """Return C(c, i + 1) at [i, c], int32 [m, K], clipped to ``most``, which no rank reaches."""
+    """Return min(C(c, i + 1), most) at [i, c], int32 [m, K]; ``most`` exceeds every rank."""
     sizes, clients = range(1, num_selected + 1), range(num_clients)
     return jnp.asarray([[min(math.comb(c, i), most) for c in clients] for i in sizes], jnp.int32)
 
 
 def _unrank(rank: Array, binomials: Array) -> Array:
-    """Return the sets [n, m] with the ranks [n]."""
+    """Return the sets, int [n, m], with ranks [n] in the combinatorial number system."""
     members = []
     for i in reversed(range(len(binomials))):
         member = jnp.searchsorted(binomials[i], rank, side="right") - 1
@@ -104,7 +104,7 @@ def _unrank(rank: Array, binomials: Array) -> Array:
 
 
 def _score(members: Array, index: Array, weight: Array, usable: Array) -> tuple[Array, Array]:
-    """Compute energy and sum of weights of the sets [n, m], NaN for infeasible sets."""
+    """Compute energies [n] and sums of weights [n] of sets [n, m]; NaN for infeasible sets."""
     total = tree_sum(weight[members])
     lowest = jnp.min(index[members], axis=-1)
     value = jnp.where(jnp.isinf(lowest), lowest, lowest + total)
@@ -114,7 +114,7 @@ def _score(members: Array, index: Array, weight: Array, usable: Array) -> tuple[
 
 
 def count_sets(num_clients: int, num_selected: int, max_sets: int = MAX_SETS) -> int:
-    """Return C(K, m). Raises :class:`ConfigError` if it exceeds ``max_sets``."""
+    """Return C(K, m), or raise :class:`ConfigError` if it exceeds ``max_sets``."""
     num_sets = math.comb(num_clients, num_selected)
     if num_sets > max_sets:
         raise ConfigError(
@@ -129,7 +129,7 @@ class Exhaustive(Search):
     """Exhaustive search that scores all sets (see :func:`exhaustive`).
 
     Attributes:
-      max_sets: maximum number of sets of a network.
+      max_sets: maximum number of sets C(K, m); larger networks are rejected.
     """
 
     name: ClassVar[str] = "exhaustive"

@@ -1,7 +1,7 @@
 """Maximisation problem of a round, with the interface and helpers of all searches.
 
-Maximise over sets S of m available clients:  min over S of index + sum over S of weight.
-This is PAUSE (14), PAUSE (10) for the genie, and BSFL (17).
+The problem is to maximise min over S of index + sum over S of weight, over sets S of m available
+clients. This is PAUSE (14), PAUSE (10) for the genie, and BSFL (17).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Problem(NamedTuple):
     """Maximisation problem of one round.
 
     Attributes:
-      index: float [K], may contain +inf (untried) or -inf.
+      index: float [K], may contain +inf (for untried clients) or -inf.
       terms: float [L, K], finite additive terms; their sum over L is the weight.
-      energy_range: scalar, bound on the energy difference of two cohorts (Lemma 1 plus one).
+      energy_range: scalar, the bound of Lemma 1 on the energy difference of two cohorts, plus one.
     """
 
     index: Float[Array, " K"]  # type: ignore[assignment]  # shadows tuple.index, which nobody needs
@@ -41,7 +41,7 @@ class Problem(NamedTuple):
 
 
 class Search(Config):
-    """Base class of searches, configs that can be called within a trace."""
+    """Base class of search configs, which are called during tracing."""
 
     def __call__(
         self, key: Array, problem: Problem, num_selected: int, available: Array
@@ -58,7 +58,7 @@ def optimal_info(energy: Array) -> Info:
 def check_problem(index: Array, weight: Array, num_selected: int) -> None:
     """Raise ValueError unless index and weight are [K] without NaN and 1 <= num_selected <= K.
 
-    Values inside a ``jit`` are unknown and not checked.
+    Traced values are not checked for NaN.
     """
     if index.ndim != 1 or weight.shape != index.shape or not 1 <= num_selected <= len(index):
         raise ValueError(
@@ -74,8 +74,8 @@ def check_problem(index: Array, weight: Array, num_selected: int) -> None:
 def set_energy(index: Array, weight: Array, clients: Array, available: Array) -> Array:
     """Compute the energy of a set, -inf if no member is available.
 
-    Unavailable members only fill slots and do not count. ``clients`` must be ascending to give
-    equal sets the same bits.
+    Unavailable members only fill slots and do not count. ``clients`` must be ascending to make the
+    energies of equal sets bitwise equal.
     """
     counted = available[clients]
     slowest = jnp.min(jnp.where(counted, index[clients], jnp.inf))
@@ -86,8 +86,8 @@ def set_energy(index: Array, weight: Array, clients: Array, available: Array) ->
 def ordered(value: Array, available: Array, key: Array | None) -> Array:
     """Return the available clients in descending order of value, then the others, int32 [K].
 
-    Ties are broken at random with ``key``, else by client number. For float values, unavailable
-    clients count as tied.
+    Ties are broken at random if there is a ``key``, else by client number. For float values, all
+    unavailable clients count as tied.
     """
     number = jnp.arange(value.shape[0], dtype=jnp.int32)
     bits = () if key is None else (jax.random.bits(key, value.shape),)
@@ -99,7 +99,7 @@ def ordered(value: Array, available: Array, key: Array | None) -> Array:
 def _falling(value: Array, available: Array) -> Array:
     """Map floats to unsigned integers in reverse order, which XLA sorts twice as fast on a CPU.
 
-    Unavailable clients get the largest integer, to which no number maps, and come last.
+    Unavailable clients map to the largest integer, which no number maps to, and come last.
     """
     width = jnp.finfo(value.dtype).bits
     bits = lax.bitcast_convert_type(jnp.where(value == 0, 0.0, -value), f"uint{width}")
@@ -109,8 +109,8 @@ def _falling(value: Array, available: Array) -> Array:
 
 
 def shuffled(num_clients: int, available: Array, key: Array | None) -> Array:
-    """Order the clients, available ones first, at random within each group unless key is None.
+    """Return the clients in random order, or by number if ``key`` is None, available ones first.
 
-    Searching in this order breaks ties at random instead of by client number.
+    A search in this order breaks ties at random instead of by client number.
     """
     return ordered(jnp.zeros(num_clients), available, key)

@@ -1,4 +1,4 @@
-"""Flower integration: a strategy that runs a policy, and a client mod that runs a mechanism."""
+"""Flower integration, with a strategy that runs a policy and a mod that runs a mechanism."""
 
 try:
     from flwr.serverapp.strategy import Strategy as _Strategy  # noqa: F401

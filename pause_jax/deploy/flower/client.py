@@ -1,4 +1,4 @@
-"""Client side of the Flower integration: ledger, privacy mod and answers to questions."""
+"""Client side of the Flower integration, with ledger, privacy mod and answers to questions."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ _privatize = jax.jit(lambda privacy, key, update, epsilon: privacy.privatize(key
 
 
 def introduce(app: ClientApp) -> ClientApp:
-    """Register a query that returns the node's client number; return the app.
+    """Register a query that returns the node's client number, and return the app.
 
-    The number is ``partition-id`` of the node's config. Start a SuperNode with
-    ``flower-supernode --node-config "partition-id=3" ...``. Flower's simulation sets it.
+    The number is the entry ``partition-id`` of the node's config. Flower's simulation sets it. On a
+    real node, pass it with ``flower-supernode --node-config "partition-id=3" ...``.
     """
 
     @app.query(WHO)
@@ -74,16 +74,16 @@ def introduce(app: ClientApp) -> ClientApp:
 def answer(
     app: ClientApp, *, loss: Loss | None = None, features: Features | None = None
 ) -> ClientApp:
-    """Register queries that answer a policy's questions before it chooses; return the app.
+    """Register queries that answer a policy's questions, and return the app.
 
-    The answers leave the client without noise, because the mechanism covers only updates.
+    The answers are sent without noise, because the mechanism protects only updates.
 
     Args:
-      app: the client app.
-      loss: (arrays of the global model, samples to draw or None for all, context) -> mean loss on
-        the client's data, for Power-of-Choice and FedCor.
-      features: (context) -> the client's knowledge of its next round, F numbers
-        (``Latency.features``), for RBCS-F and FedCS.
+      app: client app.
+      loss: function (arrays of the global model, mini-batch size or None for all samples, context)
+        -> mean loss on the client's data; required for Power-of-Choice and FedCor.
+      features: function (context) -> F features of the client's next round
+        (``Latency.features``); required for RBCS-F and FedCS.
     """
     if loss is not None:
 
@@ -105,7 +105,7 @@ def answer(
 
 
 def _number(context: Context) -> int:
-    """Return the client's number, ``partition-id`` of the node's config; -1 without one."""
+    """Return the client number (``partition-id`` in the node's config), or -1 if it is invalid."""
     number = context.node_config.get(NUMBER, -1)
     return number if isinstance(number, int) else -1
 
@@ -118,14 +118,14 @@ class _Head(msgspec.Struct):
 class Ledger:
     """Append-only file of one client's releases.
 
-    The first line holds the mechanism with its budget. Each further line is a release, flushed to
-    disk before the update leaves, so a crash may count one release too many but never one too few.
-    Appending gives concurrent programs different release numbers. Keep the file as long as the
-    data, because without it the budget would be spent again.
+    The first line describes the mechanism and its budget. Each further line records a release, and
+    is flushed to disk before the update is sent. After a crash, the count may be one release too
+    high, but is never too low. Concurrent programs can share a file, and get different release
+    numbers. Keep the file as long as the data, because a new ledger has a full budget.
 
     Attributes:
       path: path of the file.
-      privacy: mechanism with its budget.
+      privacy: mechanism and its budget.
     """
 
     def __init__(self, path: str | pathlib.Path, privacy: Mechanism):
@@ -159,7 +159,7 @@ class Ledger:
 
     @property
     def participations(self) -> int:
-        """Number of releases so far."""
+        """Number of releases recorded so far."""
         return len(self._lines())
 
     @property
@@ -169,29 +169,29 @@ class Ledger:
 
     @property
     def spent(self) -> float:
-        """Sum of the epsilons so far, in the mechanism's unit."""
+        """Sum of the epsilons of all releases so far, in the mechanism's unit."""
         return float(self.privacy.budget.spent(jnp.asarray(self.participations)))
 
     @property
     def exhausted(self) -> bool:
-        """Whether the budget allows no further release."""
+        """True if the budget allows no further release."""
         return bool(self.privacy.budget.exhausted(jnp.asarray(self.participations + 1)))
 
     def has(self, **remarks: Any) -> bool:
-        """Return whether a recorded release has these remarks."""
+        """Return whether a release with these remarks is recorded."""
         wanted = json.dumps(remarks)[1:-1]
         return any(line.rstrip().endswith(f", {wanted}}}") for line in self._lines())
 
     def enter(self, **remarks: Any) -> tuple[int, float] | None:
-        """Record a release, with remarks of JSON types, before it leaves.
+        """Record a release before it is sent, with remarks that JSON can encode.
 
         Returns:
-          Its number, from 1, and its epsilon; None if the budget is spent and nothing may leave.
+          (release number from 1, epsilon), or None if the budget is spent and nothing may be sent.
         """
         if self.exhausted:
             return None
         mark = secrets.token_hex(8)
-        # The line break comes first, to separate the line from one that a crash cut off.
+        # Start with a line break, because a crash may have cut off the previous line.
         line = "\n" + json.dumps({"release": mark, **remarks})
         with self.path.open("ab", buffering=0) as file:
             file.write(line.encode())
@@ -206,7 +206,7 @@ class Ledger:
         return np.asarray(self.privacy.budget.epsilon(jnp.asarray(numbers)), np.float32)
 
     def _lines(self) -> list[str]:
-        # Split lines that damage has joined, to lose no release.
+        # Count every release, even if damage has joined lines.
         text = self.path.read_text("utf-8").replace('{"release"', '\n{"release"')
         return [line for line in text.split("\n")[1:] if line.strip()]
 
@@ -223,16 +223,17 @@ class Ledger:
 
 
 class PrivateRelease:
-    """Flower mod that makes a client app's updates private, whatever the server does.
+    """Flower mod that privatizes a client app's updates, whatever the server requests.
 
-    ``ClientApp(mods=[PrivateRelease(privacy, "budget.jsonl")])``. After training, the mod flattens
-    the difference between the trained and the received float arrays into one update. It releases
-    the update using the mechanism, with the epsilon of the client's next participation, and adds
-    the release to the received arrays. Other arrays return as received. Only the metrics named in
-    ``clear`` and the mod's three metrics leave the client; other records stay. A client with a
-    spent budget does not train, and replies with an error that ``PauseStrategy`` recognizes.
+    Add it with ``ClientApp(mods=[PrivateRelease(privacy, "budget.jsonl")])``. After training, the
+    mod flattens the difference between the trained and the received float arrays into one update.
+    It privatizes the update using the mechanism and the epsilon of the client's next participation,
+    and replies with the received arrays plus the privatized update. Arrays of other dtypes are
+    returned as received. The only metrics in the reply are the mod's three metrics and the metrics
+    listed in ``clear``. A client with a spent budget does not train, and replies with an error that
+    ``PauseStrategy`` recognizes. A client releases at most one update per round.
 
-    Flower sends the text of an exception in the client app to the server, without noise. The
+    If the client app raises an exception, Flower sends its message to the server without noise. The
     float32 noise (``pause_jax.privacy.mechanisms``) is a statistical simulation. Do not rely on it
     against an adversary who reads the bits of a release.
     """
@@ -248,18 +249,17 @@ class PrivateRelease:
         """Configure the mod.
 
         Args:
-          privacy: mechanism with its budget, from the client's config. ``budget.law`` must not be
-            random. It is evaluated for the client's number, ``partition-id`` of the node's config.
-          ledger: file of the client's releases (:class:`Ledger`). Entries of the node's config
-            replace words in braces, for several clients on one machine:
-            ``"ledgers/{partition-id}.jsonl"``.
-          clear: names of metrics that leave without noise.
-          seed: fixes the noise, together with the node's ``partition-id`` and the participation.
-            Use it only in tests, because predictable noise protects nothing. By default every
-            release draws fresh entropy from the system.
+          privacy: mechanism and budget. ``budget.law`` must not be random. It is evaluated for the
+            client number, ``partition-id`` in the node's config.
+          ledger: file of the client's releases (:class:`Ledger`). Keys in braces are replaced with
+            their values in the node's config, as in ``"ledgers/{partition-id}.jsonl"``.
+          clear: names of the metrics that are sent without noise.
+          seed: seed of the noise, combined with the node's ``partition-id`` and the number of the
+            release. Set it only in tests, because predictable noise protects nothing. By default,
+            the noise of every release has fresh entropy from the operating system.
 
         Raises:
-          ConfigError: if the mechanism cannot run.
+          ConfigError: if ``privacy`` is not a mechanism, or its fields or budget are invalid.
         """
         if not isinstance(privacy, Mechanism):
             raise ConfigError(
@@ -274,11 +274,11 @@ class PrivateRelease:
     def __call__(
         self, message: Message, context: Context, call_next: Callable[[Message, Context], Message]
     ) -> Message:
-        """Process a message; Flower calls this method.
+        """Process a message on behalf of Flower.
 
         Raises:
           ConfigError: if the ledger is unusable, the trained arrays do not match the received ones,
-            or the update is not finite. Nothing is released, and Flower tells the server.
+            or the update is not finite. Nothing is released, and Flower informs the server.
         """
         if message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
             return call_next(message, context)
@@ -332,7 +332,7 @@ class PrivateRelease:
         """Return the ledger of the client with this context.
 
         Raises:
-          ConfigError: if it is unusable, or the node's config lacks an entry of the path.
+          ConfigError: if the ledger is invalid, or the node's config lacks a key in the path.
         """
         try:
             path = self._path.format_map(context.node_config)
@@ -372,7 +372,7 @@ def _only(records: Any, where: str, kind: str) -> tuple[str, Any]:
 def _difference(
     trained: dict[str, NDArray[Any]], came: dict[str, NDArray[Any]]
 ) -> NDArray[np.float32]:
-    """Return the flat update of all float arrays, float32 [d]."""
+    """Return the flat update, float32 [d]; raise ConfigError if a shape or value is invalid."""
     for name in came.keys() | trained.keys():
         shapes = [np.shape(arrays[name]) if name in arrays else None for arrays in (trained, came)]
         if shapes[0] != shapes[1]:

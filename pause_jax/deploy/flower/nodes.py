@@ -1,4 +1,4 @@
-"""Flower grid with timed replies, and the registry of its nodes' client numbers."""
+"""Flower grid that measures latencies, and registry of the nodes' client numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from pause_jax.base.struct import ConfigError
 from pause_jax.deploy.flower.protocol import ASK_WHO, LOG, NUMBER
 
-# Seconds to wait for a node's client number; a silent node is asked again in the next round.
+# Maximum wait for a node's client number, in seconds. The next round asks silent nodes again.
 PATIENCE = 60.0
 
 
@@ -22,20 +22,20 @@ class TimedGrid:
     Flower's grid does not report when a reply arrived, and may poll only every 3 s.
 
     Latency is the time from sending the messages to the SuperLink until a poll finds the reply,
-    measured with this machine's monotonic clock. It includes transport, waiting and training. It is
-    too long by up to ``poll_seconds`` and the duration of a poll.
+    measured with this machine's monotonic clock. It includes transport, waiting and training, and
+    is too long by at most ``poll_seconds`` plus the duration of a poll.
 
     Attributes:
-      nodes: node of each message in the last call, by message id. An error that the SuperLink
-        creates for a node does not name the node.
+      nodes: node id of each message in the last call, by message id. Required because an error
+        reply from the SuperLink does not contain the node id.
       seconds: latency of each answered message in the last call, by message id.
     """
 
     def __init__(self, grid: Grid, poll_seconds: float = 0.1):
-        """Wrap Flower's grid, to poll for replies every ``poll_seconds``.
+        """Wrap Flower's grid, and poll for replies every ``poll_seconds``.
 
         Raises:
-          ConfigError: if ``poll_seconds`` is not > 0.
+          ConfigError: if ``poll_seconds`` is not positive.
         """
         if not poll_seconds > 0:
             rule = "must be > 0, the seconds between two looks for replies."
@@ -47,7 +47,7 @@ class TimedGrid:
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Send messages, and wait at most ``timeout`` seconds for their replies."""
+        """Send messages, and return the replies that arrive within ``timeout`` seconds."""
         messages = list(messages)
         self.nodes = {}
         self.seconds = {}
@@ -77,23 +77,23 @@ class TimedGrid:
 
 
 class Roster:
-    """Registry of the nodes' client numbers 0 .. K - 1, and of the spent clients.
+    """Registry of the nodes' client numbers 0 .. K - 1, and of clients with a spent budget.
 
     The server asks each new node for its number (:func:`introduce`). A SuperNode that restarts with
-    a different node id is the same client. If two connected nodes share a number, the first keeps
-    it.
+    a new node id remains the same client. If two connected nodes report the same number, the second
+    is ignored.
 
     Attributes:
-      num_clients: K.
-      spent: numbers of clients that reported a spent budget. After a restart of the server, each
-        reports it again when it is first chosen.
+      num_clients: K, number of clients.
+      spent: numbers of the clients that reported a spent budget. After the server restarts, each of
+        these clients reports it again when first chosen.
     """
 
     def __init__(self, num_clients: int):
         """Create an empty registry."""
         self.num_clients = num_clients
         self.spent: set[int] = set()
-        self._number: dict[int, int | None] = {}  # by node; None without a valid number
+        self._number: dict[int, int | None] = {}  # by node id; None if invalid
 
     def present(self, grid: TimedGrid, timeout: float) -> dict[int, int]:
         """Return the node of each connected client, by client number.
@@ -107,7 +107,7 @@ class Roster:
         if new:
             self._ask(grid, new, min(timeout, PATIENCE))
         present: dict[int, int] = {}
-        # In order of registration, because the first of two nodes with one number keeps it.
+        # Iterate in order of registration, because the first of two nodes with one number is used.
         for node, number in self._number.items():
             if number is not None:
                 present.setdefault(number, node)
@@ -141,5 +141,5 @@ class Roster:
                 )  # fmt: skip
                 number = None
             said_by[node] = number
-        # In order of node ids, to be independent of the order of the replies.
+        # Register in order of node id, because replies arrive in any order.
         self._number.update(sorted(said_by.items()))

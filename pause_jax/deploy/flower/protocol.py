@@ -1,4 +1,4 @@
-"""Names and error codes of the messages between strategy and clients, and their updates."""
+"""Names, error codes and update format of the messages between strategy and clients."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ LOG = logging.getLogger("flwr.pause_jax")
 
 # Keys in a client's configuration.
 ROUND = "server-round"
-EPSILON = "pause-epsilon"  # also in its metrics: epsilon of the release
+EPSILON = "pause-epsilon"  # also a metric, epsilon of the release
 # Keys in a client's metrics.
 PARTICIPATION = "pause-participation"  # number of the release in the client's ledger, from 1
-TOOK = "pause-seconds"  # measured by the client's clock
+TOOK = "pause-seconds"  # latency measured by the client's clock
 OURS = (EPSILON, PARTICIPATION, TOOK)
 
 # Error code of a client whose budget is spent; Flower's codes end at 8.
 SPENT = 4801
 # Error code of a client whose ledger already has a release in this round.
 REPEATED = 4802
-# Error codes of clients that released nothing: budget spent, app not loadable, app raised, mod
-# rejected, bad bundle, app crashed. Other codes (expired, unavailable) leave this open.
+# Errors after which a client has certainly released nothing: budget spent, app not loadable, app
+# raised, mod rejected, invalid bundle, app crashed. After other errors, it may have released.
 RELEASED_NOTHING = frozenset({SPENT, 1, 2, 6, 7, 8})
 
 WHO = "client_number"
 ASK_WHO = f"query.{WHO}"
 # Key of the client number in a node's configuration, as in Flower's examples and simulation.
 NUMBER = "partition-id"
-# Query action of each question, and metric of its answer.
+# Name of each question's query action, and of the metric that contains the answer.
 NAMES = {"loss": "pause_loss", "features": "pause_features"}
 BATCH = "pause-batch-size"
 
@@ -44,7 +44,7 @@ def is_float(array: NDArray[Any]) -> bool:
 def flat_update(
     trained: Mapping[str, NDArray[Any]], before: Mapping[str, NDArray[Any]]
 ) -> NDArray[np.float32]:
-    """Return the change of all float arrays in training, flat, float32 [d]."""
+    """Return the change of all float arrays during training as one flat vector, float32 [d]."""
     parts = [
         np.ravel(np.asarray(trained[name], np.float32) - np.asarray(array, np.float32))
         for name, array in before.items()

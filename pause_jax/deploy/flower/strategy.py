@@ -1,4 +1,4 @@
-"""Flower strategy that runs a policy: it chooses clients, averages models, learns and saves."""
+"""Flower strategy that chooses clients using a policy, and averages their models."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _Metrics(
     kw_only=True,
     rename={"seconds": TOOK, "participation": PARTICIPATION, "epsilon": EPSILON},
 ):
-    """Schema of a client's metrics, by their names in its reply."""
+    """Schema of the metrics in a client's reply."""
 
     seconds: Annotated[
         float, msgspec.Meta(ge=float(_FLOAT32.smallest_subnormal), le=float(_FLOAT32.max))
@@ -73,8 +73,8 @@ class Played(NamedTuple):
 
     Attributes:
       choice: chosen clients, with weights and epsilons.
-      seconds: latency of each client that answered.
-      failed: latency assumed for each client that failed, the timeout.
+      seconds: latency of each client that answered, in seconds.
+      failed: latency assumed for each client that failed (the timeout), in seconds.
       idle: chosen clients that certainly released nothing.
     """
 
@@ -85,7 +85,7 @@ class Played(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Usable reply of a client: its model, metrics and latency."""
+    """Valid reply of a client, with the trained model, metrics and latency in seconds."""
 
     arrays: dict[str, NDArray[Any]]
     metrics: Mapping[str, Any]
@@ -93,30 +93,30 @@ class Answer(NamedTuple):
 
 
 class PauseStrategy(Strategy):
-    """Flower strategy for any policy, with the config of its simulation.
+    """Flower strategy for any policy, with the same config as a simulation.
 
-    ``PauseStrategy(config, key, state="state").start(grid, arrays, num_rounds=100)``. In each round
-    the connected nodes are the available clients. The chosen clients train, and the new model is
-    the average of the returned models, with the policy's weights. The policy learns the latency of
-    each client. A client fails if it answers with an error, with unusable arrays or metrics, or
-    late. Its latency then counts as ``timeout_seconds``. A client that reports a spent budget is
-    not chosen again. A policy that asks clients before it chooses sends query messages, which
-    clients answer using :func:`answer`. A policy that reads losses needs the metrics ``loss`` and
-    ``square-loss`` (by default the square of ``loss``). The config's learning provides only the
-    sizes of data, local work and updates. Its availability, round ends (``max_seconds``,
-    ``deadline``, ``wait_for``, ``dropout``, ``stale_updates``) and ``when_spent`` (always
-    ``exclude``) have no effect on a real fleet.
+    Run ``PauseStrategy(config, key, state="state").start(grid, arrays, num_rounds=100)``. In each
+    round, the connected nodes are the available clients. The chosen clients train, and the new
+    model is the average of the returned models, with the policy's weights. The policy learns the
+    latency of each client. A client fails if it answers with an error, with invalid arrays or
+    metrics, or too late. The policy then treats ``timeout_seconds`` as the client's latency. A
+    client that reports a spent budget is not chosen again. If a policy asks clients before it
+    chooses, the strategy sends query messages, which clients answer using :func:`answer`. A policy
+    that reads losses needs the metric ``loss``, and optionally ``square-loss`` (default: the square
+    of ``loss``). ``config.learning`` provides only the sizes of data, local work and updates. The
+    fields for availability, for the end of a round (``max_seconds``, ``deadline``, ``wait_for``,
+    ``dropout``, ``stale_updates``) and ``when_spent`` (always ``exclude``) have no effect.
 
-    The strategy has no federated evaluation, because the clients' metrics would leave without
+    The strategy has no federated evaluation, because the clients' metrics would be sent without
     noise. Evaluate on the server, using ``evaluate_fn`` of ``start``.
 
     Attributes:
-      selector: the policy with its state.
+      selector: policy and its state.
       roster: registry of the nodes' client numbers.
-      history: rounds run by this object.
+      history: outcome of each round that this object has run.
     """
 
-    # Ten arguments, because Flower's strategies take all settings here, as keywords.
+    # Like Flower's strategies, this takes all settings as keyword arguments.
     def __init__(
         self,
         config: SimConfig,
@@ -134,26 +134,28 @@ class PauseStrategy(Strategy):
         """Start before round 1, or resume from a saved state.
 
         Args:
-          config: as for a :class:`~pause_jax.deploy.selector.Selector`.
-          key: typed PRNG key, as for a simulation. A saved state keeps its key.
-          state: folder, created if missing; by default nothing is saved. ``selector.npz`` holds
-            the policy's state, saved before a round's training and after the replies.
-            ``fleet.csv`` holds the latencies of all replies, for ``pause-jax fit`` and ``Traces``.
-          data_size: samples of each client [K], as for a ``Selector``.
-          update_size: d, entries of an update, for a policy that reads updates.
-          seconds: source of latencies: ``stamped`` by this server (:class:`TimedGrid`), or
-            ``reported`` by each client's metric ``pause-seconds``, as :class:`PrivateRelease` does.
+          config: config, as for a :class:`~pause_jax.deploy.selector.Selector`.
+          key: typed PRNG key, as for a simulation; ignored if a saved state is resumed.
+          state: folder for the saved state, created if missing (default: nothing is saved).
+            ``selector.npz`` contains the policy's state, saved before each round's training and
+            after the replies. ``fleet.csv`` contains the latency of every answer, for
+            ``pause-jax fit`` and ``Traces``.
+          data_size: number of samples of each client [K], as for a ``Selector``.
+          update_size: d, number of entries in an update, for a policy that reads updates.
+          seconds: source of latencies, ``stamped`` for times measured by this server
+            (:class:`TimedGrid`), or ``reported`` for each client's metric ``pause-seconds``, which
+            :class:`PrivateRelease` adds.
           timeout_seconds: maximum wait for a round's replies, > 0.
           poll_seconds: time between polls for replies, > 0.
-          min_available: connected clients needed to start a round; by default the cohort size.
-          wait_seconds: maximum wait for ``min_available`` clients, >= 0. The round then starts
-            with the connected clients.
+          min_available: number of connected clients that a round waits for (default: cohort size).
+          wait_seconds: maximum wait for ``min_available`` clients, >= 0. Afterwards, the round
+            starts with the connected clients.
 
         Raises:
-          ConfigError: if the config cannot run here, an argument is out of range, or the state has
-            a different config.
+          ConfigError: if the config is invalid for a ``Selector``, an argument is out of range, or
+            the state was saved with a different config.
         """
-        # Nodes have numbers, even if the config's data has ids.
+        # Nodes report client numbers, even if the config's data has ids.
         numbers = range(config.num_clients)
         self.selector = Selector(
             config, key, data_size=data_size, update_size=update_size, ids=numbers
@@ -206,17 +208,17 @@ class PauseStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Run Flower's rounds on a timed grid.
+        """Run Flower's rounds on a grid that measures latencies.
 
         Args:
           grid: Flower's grid.
           initial_arrays: initial model.
           num_rounds: number of rounds to run, in addition to the saved ones.
-          timeout: replacement of ``timeout_seconds``.
+          timeout: new value of ``timeout_seconds``; None keeps the old value.
           train_config: config for the clients; ``server-round`` and ``pause-epsilon`` are added.
           evaluate_config: ignored.
-          evaluate_fn: (round, model) -> metrics of the server. Rounds count from this start; round
-            0 is the initial model.
+          evaluate_fn: function (round, model) -> metrics, called on the server. Rounds are counted
+            from this call. Round 0 evaluates ``initial_arrays``.
 
         Raises:
           ConfigError: if no connected client has a number, ``update_size`` does not match the
@@ -257,7 +259,7 @@ class PauseStrategy(Strategy):
         choice = self.selector.ask(available, answers)
         nodes = {int(client): present[int(client)] for client in choice.clients}
         self._open = choice, nodes, arrays, grid
-        # Saved before any client hears of the round, so a server killed now has charged them.
+        # Save before contacting any client, to keep the charges if the server is killed.
         self._save()
         LOG.info("round %d: clients %s of %d connected", choice.round, list(nodes), len(present))
         # Messages expire, to keep late clients from training a stale model.
@@ -350,7 +352,7 @@ class PauseStrategy(Strategy):
         return present
 
     def _compare(self, choice: Choice, answers: dict[int, Answer]) -> None:
-        """Adopt the counts of the clients' ledgers, which alone know every release."""
+        """Adopt the release counts of the clients' ledgers, which are the only complete records."""
         private = self.selector.epsilon_unit != "none"
         for client, epsilon in zip(choice.clients.tolist(), choice.epsilon, strict=True):
             if client not in answers:
@@ -378,7 +380,7 @@ class PauseStrategy(Strategy):
 def _readings(
     answers: dict[int, Answer], arrays: ArrayRecord, update_size: int
 ) -> dict[str, dict[int, Any]]:
-    """Return the losses, squared losses and updates that the clients reported."""
+    """Return the losses, squared losses and updates that clients reported, by name and client."""
     losses, squares = (
         {k: answer.metrics[name] for k, answer in answers.items() if name in answer.metrics}
         for name in ("loss", "square-loss")
@@ -391,7 +393,7 @@ def _readings(
 
 
 def _resumed(path: pathlib.Path, fresh: Selector) -> Selector:
-    """Return the selector saved at a path, or the fresh one if the file does not exist."""
+    """Return the selector saved at ``path`` with its open round closed, or ``fresh`` if missing."""
     if not path.is_file():
         return fresh
     saved = Selector.load(path, fresh.config)
@@ -413,7 +415,7 @@ def _resumed(path: pathlib.Path, fresh: Selector) -> Selector:
 
 
 def _append_seconds(path: pathlib.Path, played: Played) -> None:
-    """Append the latencies of the clients that answered to a fleet's CSV file."""
+    """Append the latencies of a round's answers to the CSV file of the fleet."""
     lines = [] if path.exists() else ["client,seconds,round"]
     lines += [f"{k},{s!r},{played.choice.round}" for k, s in sorted(played.seconds.items())]
     with path.open("a", encoding="utf-8") as file:
@@ -427,10 +429,10 @@ def question_round(
     grid: TimedGrid,
     timeout: float,
 ) -> tuple[set[int], dict[int, Any] | None]:
-    """Return the available clients and their answers to the policy's question, None without one.
+    """Return (available clients, answers to the policy's question or None without a question).
 
-    If a client sends no loss, the policy keeps its knowledge of the client. A client that sends no
-    features is unavailable in this round. ``present`` maps clients that can be chosen to nodes.
+    If a client sends no loss, the policy learns nothing about it. A client that sends no features
+    is unavailable in this round. ``present`` maps the clients that can be chosen to their nodes.
     """
     available, answers, asked = set(present), dict[int, Any](), set[int]()
     while (question := selector.question(available)) is not None:
@@ -491,8 +493,8 @@ def _read(
 ) -> Answer:
     """Return the answer in a reply, validated against the arrays that were sent.
 
-    Its latency is ``stamped``, or the metric ``pause-seconds`` if ``stamped`` is None. The metric
-    ``loss`` is required if ``needs_loss``. Raises ConfigError if the reply is unusable.
+    The latency is ``stamped`` or, if None, the metric ``pause-seconds``. The metric ``loss`` is
+    required if ``needs_loss`` is set. Raises ConfigError if the reply is invalid.
     """
     counts = len(content.array_records), len(content.metric_records)
     if counts != (1, 1):
@@ -532,7 +534,7 @@ def _read(
 
 
 def average(answers: Mapping[int, Answer], weights: Mapping[int, float]) -> ArrayRecord | None:
-    """Return the mean of the clients' models with normalized weights, or None without answers."""
+    """Return the mean of the answered models with normalized weights, or None without answers."""
     if not answers:
         return None
     total = sum(weights[client] for client in answers)
@@ -542,14 +544,14 @@ def average(answers: Mapping[int, Answer], weights: Mapping[int, float]) -> Arra
             np.asarray(answer.arrays[name], np.float64) * (weights[client] / total)
             for client, answer in answers.items()
         ]
-        # Round integers, because the mean of equal integers may be slightly below them.
+        # Round the mean of integers, because the mean of equal integers may be slightly too small.
         whole = np.asarray(sum(parts) if is_float(like) else np.rint(sum(parts)), like.dtype)
         mean[name] = Array(whole)
     return ArrayRecord(mean)
 
 
 def mean_metrics(answers: Mapping[int, Answer], weights: Mapping[int, float]) -> dict[str, Any]:
-    """Return the weighted mean of each numeric metric of all clients, except the mod's metrics."""
+    """Return the weighted mean of each numeric metric that all clients report, except the mod's."""
     if not answers:
         return {}
     total = sum(weights[client] for client in answers)

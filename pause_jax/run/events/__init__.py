@@ -1,1 +1,1 @@
-"""Server steps of the asynchronous clock, with overlapping rounds."""
+"""Simulation of overlapping rounds, in which an asynchronous server steps as answers arrive."""

@@ -1,7 +1,7 @@
-"""Slots of an asynchronous server, which hold the clients under way and the buffer.
+"""Slots of an asynchronous server, which hold the clients in flight and the buffered answers.
 
-A slot is occupied from the start of its client until the server step after the client's answer.
-Times are in seconds since the last server step, which keeps them precise in long runs.
+A client is in flight from start to answer. Its slot is freed at the server step after the answer.
+Times are in seconds since the last server step, to keep float32 precise in long runs.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class Plan(NamedTuple):
-    """Static sizes of a server step, with the letters of ``docs/guides/event_clock.md``.
+    """Static sizes of a server step, in the notation of ``docs/guides/event_clock.md``.
 
     Attributes:
-      concurrency: C, maximum number of clients under way.
-      buffer: B, number of answers that completes a step.
+      concurrency: C, maximum number of clients in flight.
+      buffer: B, number of answers that triggers a server step.
       asked: O, number of clients that the policy chooses at a time.
-      groups: ceil(B / O), maximum number of groups per model version once all slots are filled.
+      groups: ceil(B / O), maximum number of groups that start per step once all slots are full.
     """
 
     concurrency: int
@@ -36,12 +36,12 @@ class Plan(NamedTuple):
 
     @property
     def slots(self) -> int:
-        """Number of slots S: clients under way, and answered clients replaced within a step."""
+        """Number of slots S, for C clients in flight and answered clients that were replaced."""
         return self.concurrency + self.asked * (self.groups - 1)
 
     @property
     def cohort(self) -> int:
-        """Number of clients that train together, normally all that start in a step."""
+        """Number of clients trained in one call, normally all clients that start in a step."""
         return self.asked * self.groups
 
 
@@ -52,27 +52,27 @@ def clock_of(config: SimConfig) -> Asynchronous:
 
 
 def plan_of(config: SimConfig) -> Plan:
-    """Return the sizes of a config's server steps."""
+    """Return the static sizes of a config's server steps."""
     clock = clock_of(config)
     asked = config.cohort_size
     return Plan(clock.concurrency, clock.buffer, asked, -(-clock.buffer // asked))
 
 
 class Slots(NamedTuple):
-    """State of each slot, leaves [S].
+    """State of each slot, with leaves [S].
 
     Attributes:
-      client: int32, current or last client.
-      occupied: bool, whether the client is under way or waits in the buffer.
-      answered: bool, whether the client waits in the buffer.
-      order: int32, number of the start among all starts. Of simultaneous answers, the client that
-        started first comes first.
-      version: int32, server step in which the client started, from 1. The client trains the model
-        of the previous step.
+      client: int32, current client, or last client if the slot is free.
+      occupied: bool, whether the client is in flight or its answer is in the buffer.
+      answered: bool, whether the client's answer is in the buffer.
+      order: int32, sequence number of the client's start. If clients answer at the same time, the
+        client that started first comes first.
+      version: int32 >= 1, server step in which the client started. The client trains the model that
+        the previous step produced.
       weight: float, aggregation weight chosen by the policy.
-      peers: int32, size of the group that started together.
-      epsilon: float, epsilon of this participation.
-      sends: bool, whether the client sends an update.
+      peers: int32, number of clients that started together, including this client.
+      epsilon: float, privacy parameter of the client's release.
+      sends: bool, whether an update reaches the server (not lost, and the budget is not spent).
       latency: float, seconds from start to answer.
       finish: float, time of the answer, in seconds since the last server step.
     """
@@ -91,7 +91,7 @@ class Slots(NamedTuple):
 
     @property
     def under_way(self) -> Array:
-        """Mask of slots whose client has not answered yet, bool [S]."""
+        """Mask of occupied slots whose client has not answered yet, bool [S]."""
         return self.occupied & ~self.answered
 
 
@@ -99,11 +99,11 @@ class Flight(NamedTuple):
     """State passed from one server step to the next.
 
     Attributes:
-      decisions: int32, number of decisions of the policy.
+      decisions: int32, number of policy decisions so far.
       loss, square_loss: float [S], see ``Trained``.
-      updates: leaves [S, ...], updates as the server receives them, in the form of ``Deferred``.
-      last: float [K], latency of each client's last answer in seconds, infinite before the first.
-        None if the server keeps no pace.
+      updates: leaves [S, ...], released updates in the format of ``Deferred``.
+      last: float [K], latency of each client's last answer in seconds, infinite before its first
+        answer. None if ``Asynchronous.pace`` is None.
     """
 
     slots: Slots
@@ -115,12 +115,13 @@ class Flight(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Answers of a server step, for the recorded quantities.
+    """Details of a server step, for the recorded quantities.
 
     Attributes:
-      decision: int32, number of the first decision of the step.
+      decision: int32, number of the step's first policy decision, from 1.
+      staleness: int32 [B], see ``Buffer``.
       finish: float [B], times of the answers, in seconds since the last step.
-      under_way: int32, number of clients under way at the server step.
+      under_way: int32, number of clients in flight when the server steps.
     """
 
     decision: Int[Array, ""]
@@ -130,7 +131,7 @@ class Step(NamedTuple):
 
 
 def nobody(config: SimConfig, plan: Plan, updates: Any) -> Flight:
-    """Return the flight before the first start."""
+    """Return the flight state before the first start, with all slots free."""
     none = jnp.zeros(plan.slots, bool)
     zero = jnp.zeros(plan.slots)
     number = jnp.zeros(plan.slots, jnp.int32)
@@ -153,8 +154,8 @@ def nobody(config: SimConfig, plan: Plan, updates: Any) -> Flight:
 
 
 def started(slots: Slots, active: Array, values: dict[str, Array]) -> Slots:
-    """Start the active clients of a group. ``values`` are their slots' entries, [O] or scalars."""
-    # The j-th client of the group gets the j-th free slot, which stays free if it does not start.
+    """Put a group's active clients in free slots. ``values`` are field values, [O] or scalar."""
+    # The j-th client of the group gets the j-th free slot. An inactive client leaves it free.
     free = jnp.argsort(slots.occupied, stable=True)[: active.shape[0]]
     values = {**values, "occupied": jnp.asarray(True), "answered": jnp.asarray(False)}
 
@@ -166,7 +167,7 @@ def started(slots: Slots, active: Array, values: dict[str, Array]) -> Slots:
 
 
 def next_answer(slots: Slots) -> tuple[Slots, Array]:
-    """Return (slots, time) after the next answer. At least one client must be under way."""
+    """Return (slots, time) after the next answer. At least one client must be in flight."""
     finish = jnp.where(slots.under_way, slots.finish, jnp.inf)
     now = jnp.min(finish)
     first = slots.under_way & (finish == now)
@@ -176,9 +177,9 @@ def next_answer(slots: Slots) -> tuple[Slots, Array]:
 
 
 def paced_step(config: SimConfig, flight: Flight, slots: Slots, now: Array) -> Array:
-    """Return when the server steps before its buffer is full, in seconds; infinite if never."""
+    """Return the time in seconds at which the pace ends the step, or infinity if it does not."""
     pace = clock_of(config).pace
-    if flight.last is None or pace is None:  # both or none
+    if flight.last is None or pace is None:  # neither or both are None
         return jnp.asarray(jnp.inf)
     longest = jnp.max(jnp.where(slots.under_way, flight.last[slots.client], 0.0))
     due = jnp.maximum(now, longest / pace)
@@ -190,13 +191,13 @@ class Buffer(NamedTuple):
     """Answers since the last server step.
 
     Attributes:
-      places: int32 [B], slots of the answers, ascending. Other slots fill the remaining places.
-      slots: state of these slots, leaves [B].
-      selection: clients, and their weights before staleness. The policy's weights are shares of the
-        group that started together, so they are scaled by group size / number of answers.
+      places: int32 [B], slot numbers of the answers, ascending, followed by other slots.
+      slots: state of the slots ``places``, leaves [B].
+      selection: clients, and their weights without staleness factors. The policy's weights sum to
+        one in each group of ``peers``, so they are multiplied by group size / number of answers.
       staleness: int32 [B], server steps since the client's start.
       received: bool [B], whether an update arrived.
-      averaged: bool [B], whether the server averages the update.
+      averaged: bool [B], whether the update arrived and is at most ``max_staleness`` steps old.
     """
 
     places: Int[Array, " B"]
@@ -208,7 +209,7 @@ class Buffer(NamedTuple):
 
 
 def buffer_of(config: SimConfig, plan: Plan, slots: Slots, number: Array) -> Buffer:
-    """Return the buffer in server step ``number``."""
+    """Return the buffered answers at server step ``number``."""
     places = jnp.argsort(~slots.answered, stable=True)[: plan.buffer].astype(jnp.int32)
     answers = jax.tree.map(lambda leaf: leaf[places], slots)
     share = answers.peers / jnp.maximum(jnp.sum(answers.answered), 1)
@@ -224,7 +225,7 @@ def buffer_of(config: SimConfig, plan: Plan, slots: Slots, number: Array) -> Buf
 
 
 def after_step(flight: Flight, seconds: Array) -> Flight:
-    """Return the flight after a server step, which took ``seconds``."""
+    """Free the answered slots, and return the flight state after a step of ``seconds``."""
     slots = flight.slots
     last = flight.last
     under_way = slots.under_way

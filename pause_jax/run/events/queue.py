@@ -1,6 +1,6 @@
-"""Events of a server step: clients answer, the policy observes them, other clients start.
+"""Events within a server step, in which clients answer and the policy starts other clients.
 
-Each iteration of the loop in ``play_events`` is a decision or an answer. Training comes later.
+Each iteration of the loop in ``play_events`` processes one decision or answer. Training follows.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 
 
 class Events(NamedTuple):
-    """State within a server step, after its starts and answers so far.
+    """State within a server step, after the events processed so far.
 
     Attributes:
       groups: number of decisions in this step after its first answer.
-      waits: whether clients start only after the next answer.
+      waits: whether no client may start before the next answer.
       now: seconds since the last step.
       reported: bool [S], slots whose answer the policy has observed.
-      counts: int32 [K], number of starts of each client.
-      rules: rules that custom parts broke, see ``pause_jax.run.contract``.
-      info: diagnostics of the last decision.
-      latency, available: float and bool [K], the world at the last decision.
+      counts: int32 [K], number of times that each client has started in the run.
+      rules: bit mask of the first broken rules, see ``pause_jax.run.contract.broken``.
+      info: diagnostics of the policy's last decision.
+      latency, available: float [K] in seconds and bool [K], drawn for the last decision.
     """
 
     slots: Slots
@@ -65,9 +65,9 @@ class Events(NamedTuple):
 
 
 def play_events(setup: Setup, before: State, number: Array) -> Events:
-    """Play the events of a step, up to its B-th answer or until no client is under way.
+    """Play the events of a server step until the B-th answer, or until no client is in flight.
 
-    A server that keeps a pace may end the step earlier.
+    If the clock has a ``pace``, the step may end earlier.
     """
     assert before.flight is not None
     flight = before.flight
@@ -127,8 +127,8 @@ def play_events(setup: Setup, before: State, number: Array) -> Events:
 def decide(setup: Setup, before: State, events: Events, number: Array) -> Events:
     """Ask the policy for a group of clients, and start them.
 
-    Decision t draws with the keys of round t. A release is charged when its client starts, because
-    the client's count increases then.
+    Decision t uses the keys of round t. A client's participation count increases when the client
+    starts, so the budget is charged before the update is released.
     """
     plan = plan_of(setup.config)
     slots = events.slots
@@ -146,7 +146,7 @@ def decide(setup: Setup, before: State, events: Events, number: Array) -> Events
     conditions = conditions._replace(
         available=conditions.available.at[engaged].set(False, mode="drop")
     )
-    answers = ask(setup, now, conditions, round_keys, decision)  # `init` rejects queries
+    answers = ask(setup, now, conditions, round_keys, decision)  # `init` rejects policies that ask
     selection, info = select(setup, answers, conditions, decision)
     clients = selection.clients
     active = selection.active
@@ -182,7 +182,7 @@ def decide(setup: Setup, before: State, events: Events, number: Array) -> Events
 
 
 def _report(setup: Setup, before: State, events: Events, number: Array) -> Events:
-    """Report new answers to a policy that reads neither losses nor updates."""
+    """Report new answers before training to a policy that reads neither losses nor updates."""
     plan = plan_of(setup.config)
     nothing = jnp.zeros(plan.buffer)
     updates = jnp.zeros((plan.buffer, setup.context.update_size))
@@ -198,14 +198,14 @@ def _report(setup: Setup, before: State, events: Events, number: Array) -> Event
 
 
 def heard(setup: Setup, before: State, events: Events, buffer: Buffer, trained: Trained) -> Any:
-    """Return the state of the policy after it observes the answers that are new to it."""
+    """Return the policy's state after it observes the answers that were not yet reported."""
     server_loss = setup.learner.server_loss
     if server_loss is not None:
         server_loss = functools.partial(server_loss, before.learning, trained.released)
     new = buffer.slots.answered & ~events.reported[buffer.places]
     missing = new & ~buffer.averaged
     end = jnp.where(events.now > 0, events.now, 1.0)
-    # Weights as the policy chose them. Clients must be distinct, also in empty slots.
+    # The policy observes the weights that it chose. Clients must be distinct even in empty slots.
     clients = distinct(buffer.slots.client, new, setup.config.num_clients)
     selection = Selection(clients, jnp.where(new, buffer.slots.weight, 0.0))
     observation = Observation(
@@ -224,7 +224,7 @@ def heard(setup: Setup, before: State, events: Events, buffer: Buffer, trained: 
 
 
 def distinct(clients: Array, active: Array, num_clients: int) -> Array:
-    """Return the clients of active slots, and unused clients in the other slots, int [B]."""
+    """Replace the clients in inactive slots with unused clients, int [B]."""
     taken = (
         jnp.zeros(num_clients, bool)
         .at[jnp.where(active, clients, num_clients)]
@@ -236,7 +236,7 @@ def distinct(clients: Array, active: Array, num_clients: int) -> Array:
 
 
 def seconds_of(setup: Setup, events: Events) -> Array:
-    """Return the seconds of a step so far, or ``recheck`` of a trace if no client has answered."""
+    """Return the seconds since the last step, or the trace's ``recheck`` if no client answered."""
     trace = setup.config.availability_trace
     if trace is None:
         return events.now

@@ -1,9 +1,9 @@
 """Server step with overlapping rounds (``SimConfig.clock = Asynchronous()``).
 
 A run loops over server steps, not over events. Within a step, clients answer one after another and
-others replace them. All clients that start in a step train the same model, so they train side by
-side at the end of the step. Then the server averages. An event queue gives the same results, see
-``tests/reference/event_queue.py``. ``docs/guides/event_clock.md`` describes the semantics.
+others replace them. All clients that start in a step train the same model, so they train in
+parallel at the end of the step. The server then averages the buffered updates. Tests compare the
+results with an event queue. ``docs/guides/event_clock.md`` describes the semantics.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from pause_jax.run.setup import Setup
 
 
 def init(setup: Setup, learning: LearnerState) -> Flight:
-    """Create the initial flight state, with no client under way.
+    """Create the initial flight state, with no client in flight.
 
     Raises:
-      ConfigError: if the policy or the learner cannot work with overlapping rounds.
+      ConfigError: if the policy queries clients, or if the learner has no ``deferred``.
     """
     config = setup.config
     if setup.policy.query is not None:
@@ -62,10 +62,10 @@ def init(setup: Setup, learning: LearnerState) -> Flight:
 def play(
     setup: Setup, before: State, step_keys: keys.RoundKeys, number: Array, quantities: Quantities
 ) -> tuple[State, Record]:
-    """Play server step s >= 1, and return (state, record).
+    """Play server step ``number`` >= 1, and return (state, record).
 
-    Clients that start in this step train the model after s - 1 steps. ``step_keys`` serve training
-    and noise. The world and the policy use keys that depend on the number of the decision.
+    Clients that start in this step train the model that the previous step produced. ``step_keys``
+    are used for training and noise. The policy, latency and availability use keys per decision.
     """
     assert before.flight is not None
     events = play_events(setup, before, number)
@@ -107,9 +107,9 @@ def play(
 def train(
     setup: Setup, before: State, events: Events, step_keys: keys.RoundKeys, number: Array
 ) -> tuple[LearnerState, Flight]:
-    """Train all clients that started in a step, and store their updates in the flight.
+    """Train all clients that started in a step, and store their updates in the flight state.
 
-    Only the clients' part of the learner's state changes.
+    In the learner's state, only ``clients`` changes.
     """
     assert before.flight is not None
     assert setup.learner.deferred is not None
@@ -143,7 +143,7 @@ def train(
         )
 
     flight = before.flight._replace(slots=slots, decisions=events.decisions)
-    # Several cohorts start only in the first step, or after a lack of clients left slots empty.
+    # Several cohorts start only in the first step, or after a shortage of clients left slots free.
     cohorts = -(-jnp.sum(_new(slots, number)) // plan.cohort)
     clients, flight = lax.fori_loop(0, cohorts, train_cohort, (learning.clients, flight))
     return learning._replace(clients=clients), flight
@@ -152,10 +152,10 @@ def train(
 def average(
     setup: Setup, learning: LearnerState, flight: Flight, buffer: Buffer
 ) -> tuple[LearnerState, Trained]:
-    """Average the buffer, and return (learner's state, losses and updates of the buffer).
+    """Average the buffered updates, and return (learner's state, their losses and updates).
 
-    As in a round, the weights of missing updates go to the others. The staleness factors are not
-    normalised, so stale updates make the whole step smaller.
+    As in a synchronous round, the weights of missing updates are redistributed to the other
+    updates. Staleness factors are not normalised, so stale updates shrink the whole step.
     """
     assert setup.learner.deferred is not None
     clock = clock_of(setup.config)
@@ -206,5 +206,5 @@ def update(
 
 
 def _new(slots: Slots, number: Array) -> Array:
-    """Return a mask of the slots whose client started in this step, bool [S]."""
+    """Return a mask of the slots whose client started in step ``number``, bool [S]."""
     return slots.occupied & (slots.version == number)

@@ -1,1 +1,1 @@
-"""Recorded quantities of a run, and its result."""
+"""Recorded quantities and the result of a run."""

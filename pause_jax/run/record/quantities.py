@@ -1,4 +1,4 @@
-"""Recorded quantities of the library, each with its value, dimensions, unit and gap."""
+"""Recorded quantities that the library defines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pause_jax.run.rounds.state import Round, Run
 
 @quantity("round", gap=False)
 def played(r: Round) -> Array:
-    """Whether the round was played, bool. No round starts after ``max_seconds``."""
+    """Whether the round was played, bool; False if it would start after ``max_seconds``."""
     return jnp.asarray(True)
 
 
@@ -24,40 +24,40 @@ def num_played(run: Run) -> Array:
 
 @quantity("round", "slot", gap=-1)
 def clients(r: Round) -> Array:
-    """Chosen clients, int32; -1 for an empty slot."""
+    """Client chosen for each slot, int32; -1 for an empty slot."""
     return jnp.where(r.selection.active, r.selection.clients, -1)
 
 
 @quantity("round", "slot", gap=False)
 def in_time(r: Round) -> Array:
-    """Whether the slot's update was averaged in its round, bool. False if lost, late or dropped."""
+    """Whether the slot's update arrived in time and was averaged, bool; False for an empty slot."""
     return r.in_time
 
 
 @quantity("round", unit="s")
 def latency(r: Round) -> Array:
-    """Duration of each round, PAUSE (3), including the wait for queries."""
+    """Duration of each round, PAUSE (3), including ``query_seconds``."""
     return r.seconds
 
 
 @quantity("round", unit="s")
 def query_seconds(r: Round) -> Array:
-    """Part of ``latency`` spent on the policy's queries."""
+    """Part of ``latency`` spent waiting for answers to the policy's query."""
     return r.query_seconds
 
 
 @quantity("round", unit="s")
 def clock(r: Round) -> Array:
-    """Clock (simulated time) at the end of each round.
+    """Clock at the end of each round, in simulated seconds.
 
-    The exact sum of all durations is rounded to float32. The clock stops at 1e18 seconds.
+    The exact sum of all durations is rounded once to float32. The clock stops at 1e18 seconds.
     """
     return r.after.clock
 
 
 @quantity("round", unit="B")
 def downloaded(r: Round) -> Array:
-    """Bytes that the server sent: the model, once to each client chosen or asked for its loss."""
+    """Bytes sent by the server: one model for each client that was chosen or asked for its loss."""
     return r.downloads.astype(jnp.float32) * r.work.download_bytes
 
 
@@ -69,19 +69,19 @@ def uploaded(r: Round) -> Array:
 
 @quantity("round")
 def max_spent(r: Round) -> Array:
-    """Largest budget spent by any client so far, per ``epsilon_unit``; infinite without privacy."""
+    """Largest epsilon spent by a client so far, per ``epsilon_unit``; infinite without privacy."""
     return jnp.max(r.config.privacy.budget.spent(r.after.counts))
 
 
 @quantity("client")
 def spent(run: Run) -> Array:
-    """Budget spent by each client at the end of the run."""
+    """Epsilon spent by each client in the run; without privacy, infinite for participants."""
     return run.config.privacy.budget.spent(run.state.counts)
 
 
 @quantity("client")
 def budget(run: Run) -> Array:
-    """Budget of each client, eps_bar_k; infinite without privacy."""
+    """Epsilon that each client may spend in total, eps_bar_k; infinite without privacy."""
     return jnp.broadcast_to(run.config.privacy.budget.total(), run.state.counts.shape)
 
 
@@ -93,19 +93,19 @@ def counts(run: Run) -> Array:
 
 @quantity("client", gap=-1)
 def queried(run: Run) -> Array:
-    """Total number of rounds in which each client answered a query of the policy, int32."""
+    """Total number of rounds in which each client answered the policy's query, int32."""
     return run.state.queried
 
 
 @quantity("client", gap=-1)
 def data_size(run: Run) -> Array:
-    """Local data size of each client in samples, int32; 1 without learning."""
+    """Local data size of each client, in samples, int32; 1 without learning."""
     return run.state.learning.partition.size
 
 
 @quantity("round")
 def energy(r: Round) -> Array:
-    """Energy of the cohort, PAUSE (18), in the policy's search; NaN without a search."""
+    """Energy of the chosen cohort in the policy's search, PAUSE (18); NaN without a search."""
     return r.info.energy
 
 
@@ -117,40 +117,40 @@ def reward(r: Round) -> Array:
 
 @quantity("round")
 def genie_reward(r: Round) -> Array:
-    """Realised reward of the genie's cohort, given the same history."""
+    """Realised reward of the genie's cohort after the same history; NaN if not tracked."""
     return r.score.genie_reward
 
 
 @quantity("round")
 def regret(r: Round) -> Array:
-    """Regret C^G(genie) - C^G(cohort), PAUSE (10), for the same history; signed, see ``Score``."""
+    """Signed regret C^G(genie) - C^G(cohort), PAUSE (10), see ``Score``; NaN if not tracked."""
     return r.score.regret
 
 
 @quantity("round")
 def optimality_gap(r: Round) -> Array:
-    """Exact optimum minus ``energy``; NaN without a search.
+    """Energy of the exact optimum minus ``energy``; NaN without a search.
 
-    Infinite if the search missed an untried client, whose index is infinite.
+    The gap is infinite if the search missed an untried client, whose index is infinite.
     """
     return r.info.optimality_gap
 
 
 @quantity("round")
 def acceptance_rate(r: Round) -> Array:
-    """Share of proposed annealing moves that were accepted; NaN without annealing."""
+    """Fraction of proposed annealing moves that were accepted; NaN without annealing."""
     return r.info.acceptance_rate
 
 
 @quantity("round")
 def train_loss(r: Round) -> Array:
-    """Mini-batch loss, averaged with the aggregation weights; NaN if no client trained."""
+    """Mean mini-batch loss, weighted by the aggregation weights; NaN if no client trained."""
     return r.trained.mean_loss
 
 
 @quantity("eval_round")
 def test_loss(r: Round) -> Array:
-    """Mean loss on the test set; NaN without learning, or if the learner lacks this metric."""
+    """Mean loss on the test set; NaN without learning, or if the learner does not compute it."""
     return r.metrics.get("test_loss", jnp.asarray(jnp.nan))
 
 
@@ -162,13 +162,13 @@ def test_accuracy(r: Round) -> Array:
 
 @quantity("eval_round", unit="s")
 def eval_clock(r: Round) -> Array:
-    """Clock (simulated time) at each evaluation."""
+    """Clock at each evaluation, in simulated seconds."""
     return r.after.clock
 
 
 @quantity(gap=-1)
 def first_nonfinite_round(run: Run) -> Array:
-    """First round after which the model was not finite, int32; 0 if none."""
+    """First round after which the model was not finite, int32; 0 if it was always finite."""
     return run.state.health.first_nonfinite
 
 
@@ -176,16 +176,16 @@ def first_nonfinite_round(run: Run) -> Array:
 def first_broken_round(run: Run) -> Array:
     """First round in which a custom policy or latency model broke its contract, int32.
 
-    The value is 0 if no round did.
+    The value is 0 if no contract was broken.
     """
     return run.state.health.first_broken
 
 
 @quantity(gap=-1)
 def broken_rules(run: Run) -> Array:
-    """Rules broken in ``first_broken_round``, an int32 bit mask.
+    """Bit mask of the rules broken in ``first_broken_round``, int32.
 
-    The function ``pause_jax.run.contract.words`` decodes it.
+    The function ``pause_jax.run.contract.words`` describes these rules.
     """
     return run.state.health.broken_rules
 
@@ -198,7 +198,7 @@ QUANTITIES: dict[str, Quantity] = {
 
 @quantity("round", "slot", gap=-1)
 def staleness(r: Round) -> Array:
-    """Server steps from the start of the slot's client to the average of its update, int32.
+    """Staleness of each slot's update, in server steps since the client's start, int32.
 
     The value is 0 in synchronous rounds, and -1 for an empty slot.
     """
@@ -208,25 +208,25 @@ def staleness(r: Round) -> Array:
 
 @quantity("round", "slot", unit="s")
 def took(r: Round) -> Array:
-    """Time from the start of the slot's client to its answer; NaN for an empty slot."""
+    """Time from a client's start to its answer; NaN for an empty slot."""
     return jnp.where(r.selection.active, r.latency[r.selection.clients], jnp.nan)
 
 
 def _finish(r: Round) -> Array:
-    """Return the seconds from the last step to each slot's answer, [slot]; NaN if empty."""
+    """Return the seconds from the last step to each answer, [slot]; NaN for an empty slot."""
     finish = r.query_seconds + took.value(r) if r.step is None else r.step.finish
     return jnp.where(r.selection.active, finish, jnp.nan)
 
 
 @quantity("round", "slot", unit="s")
 def answered(r: Round) -> Array:
-    """Clock (simulated time) at the answer of the slot's client; NaN for an empty slot."""
+    """Clock at each client's answer, in simulated seconds; NaN for an empty slot."""
     return r.before.clock + _finish(r)
 
 
 @quantity("round")
 def in_flight(r: Round) -> Array:
-    """Clients under way when the server steps; 0 in synchronous rounds."""
+    """Total number of clients in flight when the server steps; 0 in synchronous rounds."""
     return jnp.asarray(0 if r.step is None else r.step.under_way, jnp.float32)
 
 
@@ -240,17 +240,17 @@ def waiting(r: Round) -> Array:
 
 @quantity("round")
 def useful(r: Round) -> Array:
-    """Effective number of averaged updates: the sum of their staleness factors."""
+    """Effective number of averaged updates, which is the sum of their staleness factors."""
     clock, factor = r.config.clock, jnp.ones(r.in_time.shape)
     if r.step is not None and isinstance(clock, Asynchronous):
         factor = clock.staleness.factor(r.step.staleness.astype(jnp.float32))
     return jnp.sum(jnp.where(r.in_time, factor, 0.0))
 
 
-# Recorded by default if rounds overlap, otherwise only by name.
+# Recorded by default if rounds overlap, otherwise only on request.
 STEP_QUANTITIES: dict[str, Quantity] = {
     each.name: each for each in (staleness, took, answered, in_flight, waiting, useful)
 }
 
-# Quantities whose values are the learner's metrics of the same names.
+# Quantities that record the learner's metrics of the same names.
 METRICS = ("test_loss", "test_accuracy")

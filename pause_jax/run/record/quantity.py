@@ -1,10 +1,10 @@
-"""Recorded quantities: functions of a round or a run, with a name, dimensions, unit and gap.
+"""Declaration of recorded quantities, which are functions of a round or of a run.
 
 ::
 
     @quantity("round", unit="s")
     def waiting(r):
-        '''Seconds that the median available client would have taken.'''
+        '''Median latency of the available clients.'''
         return jnp.nanmedian(jnp.where(r.available, r.latency, jnp.nan))
 
     simulate(config, key, record=(*QUANTITIES, waiting))
@@ -25,22 +25,22 @@ from pause_jax.base.spelling import nearest
 from pause_jax.base.struct import ConfigError
 from pause_jax.run.rounds.state import Round
 
-# Dimensions of the library. Custom quantities may have others.
+# Built-in dimensions. Custom quantities may define other dimensions.
 DIMENSIONS = ("round", "eval_round", "client", "slot")
 
 
 class Quantity(NamedTuple):
-    """Recorded quantity.
+    """Recorded quantity, with the function that computes it and its metadata.
 
     Attributes:
-      name: name of the attribute of a ``Result``, and of the variable in a sweep's data set.
+      name: attribute name in a ``Result``, and variable name in a sweep's data set.
       value: function that computes the value, from a :class:`Round` if the first dimension is
         ``round`` (every round) or ``eval_round`` (evaluated rounds), otherwise from a :class:`Run`.
       dims: dimension names: ``round``, ``eval_round``, ``client``, ``slot`` or custom names.
-      unit: unit of the value, such as ``s`` for seconds; empty if it has no unit.
-      gap: fill value where configs of a sweep differ in rounds, clients or slots, and for rounds
-        that were not played. For the latter, booleans are False, and integers -1 if the gap is NaN.
-      doc: description.
+      unit: unit of the value, such as ``s`` for seconds; empty for a value without a unit.
+      gap: fill value for unplayed rounds, and for padding if configs of a sweep differ in rounds,
+        clients or slots. In unplayed rounds, booleans are False; integers are -1 if the gap is NaN.
+      doc: description of the value.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Quantity(NamedTuple):
 def quantity(
     *dims: str, unit: str = "", gap: float = math.nan
 ) -> Callable[[Callable[[Any], Array]], Quantity]:
-    """Declare a quantity by decorating its function, whose name and docstring it takes over.
+    """Return a decorator that turns a function into a quantity with its name and docstring.
 
     Args:
       *dims: names of the value's axes, such as ``"round"`` or ``"client"``.
@@ -67,7 +67,7 @@ def quantity(
       gap: fill value for missing entries, such as rounds that were not played.
 
     Raises:
-      ConfigError: if a dimension of the library is misspelt, or the decorator has no parentheses.
+      ConfigError: if a built-in dimension is misspelt, or the decorator has no parentheses.
     """
     for dim in dims:
         if not isinstance(dim, str):
@@ -87,7 +87,7 @@ def quantity(
 
 @functools.cache
 def metric(name: str) -> Quantity:
-    """Return the quantity of a learner's metric, which is NaN for learners without the metric."""
+    """Return the quantity that records a learner's metric; NaN for learners without the metric."""
 
     def value(r: Round) -> Array:
         return r.metrics.get(name, jnp.asarray(jnp.nan))

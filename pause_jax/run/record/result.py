@@ -1,7 +1,7 @@
 """Result of a run, and the functions that record its quantities.
 
-:class:`Result`, the data set of a sweep and their documentation follow from the quantities.
-``quantities.py`` defines the quantities of the library, and ``quantity.py`` their decorator.
+The attributes of :class:`Result` and the variables of a sweep's data set, with their documentation,
+are generated from the quantities. ``quantities.py`` defines the built-in quantities.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ Record = dict[str, Array]
 
 
 class Result(PyTree):
-    """Result of a run, a pytree that works under vmap.
+    """Result of a run, as a pytree that supports vmap.
 
-    Recorded quantities are attributes too, with dimensions round (T), eval_round (E), slot (m) and
-    client (K):
+    Recorded quantities are also attributes, with the dimensions round (T), eval_round (E), slot (m)
+    and client (K):
 
     {quantities}
 
     Attributes:
       config: config of the run.
-      values: recorded quantities by name.
-      eval_rounds: int32 [E], evaluated rounds. If ``max_seconds`` ended the run, its last round was
-        evaluated in place of the next planned evaluation, and later entries are -1.
+      values: dict from names to recorded quantities.
+      eval_rounds: int32 [E], rounds after which the model was evaluated. If ``max_seconds`` ended
+        the run, the last played round replaces the next planned round, and later entries are -1.
       variables: final model (Flax variables); None without learning.
       epsilon_unit: unit that the budgets protect: ``coordinate`` (one coordinate of an update),
         ``update`` (a whole update) or ``none``.
-      num_parameters: d, number of entries of an update; 0 without learning.
-      unnoised: names of data, other than sizes and latencies, that left clients without noise.
-        These are model entries outside ``params`` (batch statistics, ``clear`` weights) and losses
-        that the policy reads. The ledger also lists the updates of ``NoPrivacy``.
-      client_ids: ids of clients 0, ..., K - 1 in the data and the fleet's files. Empty if the ids
-        are these numbers, or if the key draws the clients from a larger data set.
+      num_parameters: d, number of entries in an update; 0 without learning.
+      unnoised: names of client data, other than sizes and latencies, that are sent without noise:
+        model entries outside ``params`` (batch statistics, ``clear`` weights) and losses that the
+        policy reads. The ledger also lists the updates of ``NoPrivacy``.
+      client_ids: ids of clients 0, ..., K - 1 in the data or in files of the config. Empty if
+        clients have no other ids, or if the key draws the clients from a larger data set.
     """
 
     config: SimConfig
@@ -74,7 +74,7 @@ class Result(PyTree):
 
 
 def described(q: Quantity) -> str:
-    """Return the documentation of a quantity: name, dimensions, unit and description."""
+    """Return the documentation of a quantity, with its name, dimensions, unit and description."""
     unit = f" ({q.unit})" if q.unit not in ("", "1") else ""
     return textwrap.fill(
         f"* ``{q.name}`` [{', '.join(q.dims)}]{unit}: {q.doc}", 96, subsequent_indent="  "
@@ -85,7 +85,7 @@ Result.__doc__ = (Result.__doc__ or "").replace(
     "{quantities}", "\n".join(map(described, QUANTITIES.values())).replace("\n", "\n    ")
 )
 
-# Names reserved for the fields of a result and the coordinates of a sweep.
+# Names reserved for fields of a result and for coordinates of a sweep's data set.
 RESERVED = ("config", "values", "eval_rounds", "variables", "replace", "epsilon_unit",
             "num_parameters", "unnoised", "client_ids", "client_id", "seed", "key", "word",
             "config_toml", "data_digest", *DIMENSIONS)  # fmt: skip
@@ -96,12 +96,12 @@ def with_metrics(
     names: Iterable[str],
     configs: Iterable[SimConfig] = (),
 ) -> Quantities:
-    """Add quantities for the metrics ``names`` that are not recorded yet.
+    """Add a quantity for each learner metric in ``names`` that is not recorded yet.
 
-    If rounds overlap in one of the configs, also add the quantities of server steps.
+    If rounds overlap in at least one config, also add ``STEP_QUANTITIES``.
 
     Raises:
-      ConfigError: if the name of a metric is reserved, or used by the library.
+      ConfigError: if the name of a metric is reserved, or belongs to a built-in quantity.
     """
     if any(config.overlaps for config in configs):
         quantities = (*quantities, *STEP_QUANTITIES.values())
@@ -118,10 +118,10 @@ def with_metrics(
 
 
 def chosen(record: Iterable[str | Quantity] | None) -> Quantities:
-    """Return the quantities of ``record``, by name or as objects (default: ``QUANTITIES``).
+    """Return the quantities listed in ``record`` by name or as objects (None: ``QUANTITIES``).
 
     Raises:
-      ConfigError: if a name is unknown, duplicate or reserved, or an entry is not a quantity.
+      ConfigError: if ``record`` is empty, or an entry is unknown, invalid, duplicate or reserved.
     """
     if record is None:
         return tuple(QUANTITIES.values())
@@ -155,12 +155,12 @@ def chosen(record: Iterable[str | Quantity] | None) -> Quantities:
 
 
 def record_round(quantities: Quantities, played: Round) -> Record:
-    """Return the values of a round."""
+    """Return the per-round quantities of a played round, by name."""
     return {q.name: _value(q, played) for q in quantities if q.per_round}
 
 
 def record_unplayed(quantities: Quantities, like: Any) -> Record:
-    """Return fill values for a round that is not played, with the shapes and dtypes of ``like``."""
+    """Return fill values for a round that was not played, with shapes and dtypes as in ``like``."""
     return {q.name: _filled(like[q.name], q.gap) for q in quantities if q.per_round}
 
 
@@ -173,7 +173,7 @@ def _filled(like: Any, gap: float) -> Array:
 
 
 def recorded_bytes(quantities: Quantities, config: SimConfig) -> int:
-    """Estimate the bytes of a run's record. Custom dimensions count as size 1."""
+    """Estimate the size of a run's record in bytes, counting custom dimensions as size 1."""
     sizes = {"client": config.num_clients, "slot": config.num_slots}
     times = [config.num_rounds if q.per_round else 1 for q in quantities]
     each = [math.prod(sizes.get(dim, 1) for dim in q.dims) for q in quantities]
@@ -181,7 +181,7 @@ def recorded_bytes(quantities: Quantities, config: SimConfig) -> int:
 
 
 def _value(q: Quantity, of: Round | Run) -> Array:
-    """Compute a value, and raise ConfigError if its shape does not match its dimensions."""
+    """Compute a quantity. Raise ConfigError if its shape does not match its dimensions."""
     value = q.value(of)
     if value is None:
         raise ConfigError(f"record: {q.name} returned nothing; it must return an array.")
@@ -201,7 +201,7 @@ def _value(q: Quantity, of: Round | Run) -> Array:
 
 
 def result_at_end(config: SimConfig, state: State, quantities: Quantities) -> Result:
-    """Build the result of a run from its last state, without the record of its rounds.
+    """Build the result of a run from its final state, without the per-round quantities.
 
     ``eval_rounds`` holds the number of rounds played until :func:`with_rounds` replaces it.
     """
@@ -222,12 +222,12 @@ def result_at_end(config: SimConfig, state: State, quantities: Quantities) -> Re
 def with_rounds(
     result: Result, config: SimConfig, record: Mapping[str, Any], quantities: Quantities
 ) -> Result:
-    """Add the record of all rounds, leaves [T, ...], to the result of :func:`result_at_end`.
+    """Add the per-round quantities, leaves [T, ...], to the result of :func:`result_at_end`.
 
-    Both must hold NumPy arrays, or both JAX arrays.
+    The arrays of ``result`` and ``record`` must be all NumPy arrays or all JAX arrays.
     """
     evaluated = evaluated_at(config, result.eval_rounds)
-    # Evaluations that were not reached take the fill values of their planned round.
+    # Evaluations that were not reached get the fill values recorded for their planned rounds.
     reached = (evaluated > 0).astype(np.int32)
     places = reached * evaluated + (1 - reached) * evaluated_rounds(config) - 1
 

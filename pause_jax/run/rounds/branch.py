@@ -1,4 +1,4 @@
-"""Conditional that skips the branch, even under vmap, when no run needs it."""
+"""Conditional that skips unneeded work, even under vmap."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from jax.custom_batching import custom_vmap
 
 
 def when(wanted: Array, work: Callable[[], Any], otherwise: Any) -> Any:
-    """Return ``work()`` if wanted, else ``otherwise``, for each run under vmap.
+    """Return ``work()`` if ``wanted``, else ``otherwise``; under vmap, separately for each run.
 
-    A plain ``lax.cond`` becomes a select under vmap, which always computes ``work``. This function
-    skips it unless a run needs it. Both results must have the same shapes and dtypes.
+    Under vmap, ``lax.cond`` becomes a select, which always computes ``work``. This function skips
+    ``work`` unless at least one run wants it. Both values must have the same shapes and dtypes.
     """
 
     def worked() -> Any:
@@ -26,7 +26,7 @@ def when(wanted: Array, work: Callable[[], Any], otherwise: Any) -> Any:
 
 @custom_vmap
 def _by_any(wanted: Array) -> Array:
-    """Return whether any of the vmapped runs wants the work, unbatched."""
+    """Return an unbatched flag, which is True if any vmapped run wants the work."""
     return wanted
 
 
@@ -37,7 +37,7 @@ def _(axis_size: int, in_batched: list[bool], wanted: Array) -> tuple[Array, boo
 
 @custom_vmap
 def _choose(wanted: Array, new: Array, old: Array) -> Array:
-    """Return ``new`` if the run wants the work, else ``old``. Without vmap, the run wants it."""
+    """Return ``new`` if the run wants the work, else ``old``. Without vmap, return ``new``."""
     return new
 
 

@@ -1,4 +1,4 @@
-"""End of a run, and the rounds after which its model is evaluated."""
+"""Length and end of a run, and the rounds after which the model is evaluated."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from jax import Array
 from pause_jax.config import SimConfig
 from pause_jax.rng.summation import add
 
-# Seconds at which a clock stops, to keep sums and squares over seeds finite in float32.
+# Maximum clock in seconds, which keeps sums of squares over seeds finite in float32.
 LONGEST = 1e18
 
 
 class Length(NamedTuple):
-    """Length of a run, from its config or as arguments of a program for any length."""
+    """Length of a run, traced in programs that serve runs of any length and otherwise static."""
 
     num_rounds: Array | int
     eval_every: Array | int
 
 
 def length_of(config: SimConfig) -> Length:
-    """Return the length of a config's run."""
+    """Return the run length in a config."""
     return Length(config.num_rounds, config.eval_every)
 
 
 def is_evaluated(length: Length, round: Any) -> Any:
     """Return whether an evaluation is planned after a round.
 
-    The round in which the clock ends the run is evaluated too, see ``Round.metrics``.
+    If ``max_seconds`` ends the run, the last round is also evaluated, see ``Round.metrics``.
     """
     return (round % length.eval_every == 0) | (round == length.num_rounds)
 
 
 def evaluated_rounds(config: SimConfig) -> np.ndarray:
-    """Return the rounds after which the model is evaluated if the clock does not end the run."""
+    """Return the rounds after which an evaluation is planned, int [E], ignoring ``max_seconds``."""
     rounds = np.arange(1, config.num_rounds + 1)
     return rounds[is_evaluated(length_of(config), rounds)]
 
@@ -44,24 +44,24 @@ def evaluated_rounds(config: SimConfig) -> np.ndarray:
 def evaluated_at(config: SimConfig, played: Any) -> Any:
     """Return the rounds after which the model was evaluated, int32 [E].
 
-    If the clock ended the run after ``played`` rounds, this last round replaces the next planned
-    round of :func:`evaluated_rounds`. Later entries are -1.
+    If ``max_seconds`` ended the run after ``played`` rounds, the last of these replaces the next
+    planned round of :func:`evaluated_rounds`. Later entries are -1.
     """
     planned = evaluated_rounds(config).astype(np.int32)
     reached = (np.append(0, planned[:-1]) < played).astype(np.int32)
-    # Works on NumPy arrays too, because jnp would compile for each length on the host.
+    # These operators also work on NumPy arrays. On the host, jnp would compile for each length.
     ended = planned + (played < planned).astype(np.int32) * (played - planned)
     return reached * (ended + 1) - 1
 
 
 def advanced(clock: Array, rest: Array, seconds: Array) -> tuple[Array, Array]:
-    """Advance the clock and its rounding error ``rest`` by ``seconds``, up to ``LONGEST``."""
+    """Return (clock, rounding error) after ``seconds`` more. The clock stops at ``LONGEST``."""
     clock, rest = add(clock, rest, jnp.minimum(seconds, LONGEST))
     return jnp.minimum(clock, LONGEST), jnp.where(clock < LONGEST, rest, 0.0)
 
 
 def has_ended(config: SimConfig, clock: Array) -> Array:
-    """Return whether the run has ended at this time, a scalar."""
+    """Return whether ``clock`` has reached ``max_seconds``, a bool scalar."""
     if config.max_seconds is None:
         return jnp.asarray(False)
     return clock >= config.max_seconds

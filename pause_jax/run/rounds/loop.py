@@ -1,6 +1,6 @@
-"""Loop over rounds: ``init`` and ``advance``, the pure steps of every run.
+"""Loop over rounds, as two pure functions ``init`` and ``advance``.
 
-Advancing a run a few rounds at a time gives the same result.
+Splitting the rounds of a run over several calls to ``advance`` does not change the result.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def init(config: SimConfig, data: Any, key: Array) -> tuple[State, Array]:
     """Create the state before round 1.
 
     Returns:
-      (state, expected latency of the fastest client in seconds, for a warning).
+      (state, expected latency of the fastest client in seconds, for ``warn_if_far``).
     """
     streams = keys.streams(key)
     learner = learner_of(config, data)
@@ -66,9 +66,9 @@ def advance(
     length: Length | None = None,
     count: Array | int | None = None,
 ) -> tuple[State, Record]:
-    """Play consecutive rounds, except rounds that would start after ``max_seconds``.
+    """Play consecutive rounds, skipping rounds that would start after ``max_seconds``.
 
-    Rounds are numbered from 1. With ``count``, only the first ``count`` of ``rounds`` are played.
+    Round numbers start at 1. If ``count`` is given, only the first ``count`` rounds are played.
 
     Returns:
       (state, record with leaves [R, ...]). Rows after the first ``count`` are undefined.
@@ -77,7 +77,7 @@ def advance(
     setup = setup_of(config, learner_of(config, data, execution), state.learning, length)
     play_one = asynchronous.play if config.overlaps else play
 
-    # The record's shapes and the loop share one trace.
+    # jit lets eval_shape and the loop share one trace.
     @functools.partial(jax.jit, inline=True)
     def play_round(before: State, round: Array) -> tuple[State, Record]:
         round_keys = keys.of_round(before.keys, round)

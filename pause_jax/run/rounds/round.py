@@ -1,4 +1,4 @@
-"""One federated round: Algorithm 1 of PAUSE in six calls, for any policy."""
+"""One synchronous round (Algorithm 1 of PAUSE, for any policy), split into six functions."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def play(
 
 
 class Conditions(NamedTuple):
-    """World of a round, and budget of each client's next participation.
+    """Latency (in seconds), availability and epsilon of each client in a round.
 
-    If chosen, a ``dropped`` client takes part but sends nothing, because its budget is spent.
+    A ``dropped`` client has spent its budget. If chosen, the client takes part but sends nothing.
     """
 
     latency: Float[Array, " K"]
@@ -76,7 +76,7 @@ class Conditions(NamedTuple):
 def observe_world(
     setup: Setup, before: State, round_keys: keys.RoundKeys, round: Array
 ) -> Conditions:
-    """Draw latencies and availability, and look up the budgets."""
+    """Draw latencies and availability, and look up the epsilon of each client's next release."""
     budget = setup.config.privacy.budget
     latency = setup.world.latency(round_keys, round)
     available, trace = setup.world.present(before.availability_trace, round_keys, before.clock)
@@ -89,9 +89,9 @@ def observe_world(
 
 
 class Answers(NamedTuple):
-    """State after the policy's query (if it has one), and the key of its choice.
+    """Policy state and query counts after the policy's query, and the key for its choice.
 
-    A client that is ``reached`` received the model for the query.
+    ``seconds`` is the time spent on the query. ``reached`` marks clients that received the model.
     """
 
     choice_key: Key[Array, ""]
@@ -104,10 +104,10 @@ class Answers(NamedTuple):
 def ask(
     setup: Setup, before: State, conditions: Conditions, round_keys: keys.RoundKeys, round: Array
 ) -> Answers:
-    """Send the policy's query to the clients, if it has one.
+    """Send the policy's query, if it has one, to the clients that the policy asks.
 
-    The round waits for the slowest asked client. A ``dropped`` client does not report its loss, but
-    the server waits for it.
+    The server waits for the slowest of these clients. A ``dropped`` client does not report its
+    loss, but the server waits for this client too.
     """
     query = setup.policy.query
     nobody = jnp.zeros(before.queried.shape, bool)
@@ -137,20 +137,20 @@ def ask(
 def select(
     setup: Setup, answers: Answers, conditions: Conditions, round: Array
 ) -> tuple[Selection, Info]:
-    """Let the policy choose a cohort, and check the form of its choice."""
+    """Let the policy choose a cohort, and validate the types and shapes of its choice."""
     choice = setup.policy.select(answers.choice_key, answers.policy, round, conditions.available)
     return check_selected(choice, setup.context.num_selected)
 
 
 class Arrival(NamedTuple):
-    """Arrivals at the end of a round.
+    """End of a round, and the updates that arrived by then.
 
     Attributes:
-      seconds: seconds that the server waited, a scalar.
-      in_time: bool [m], slots whose update arrived before the end.
-      stale: bool [m], slots whose update was still on its way.
-      observed: float [m], latency that the server observed, in seconds. For a late client, it is
-        the time that the server waited. For an empty slot, it is this time too, or 1 if that is 0.
+      seconds: scalar, duration of the round in seconds.
+      in_time: bool [m], slots whose update arrived by the end of the round.
+      stale: bool [m], slots whose update was still on its way at the end of the round.
+      observed: float [m], observed latency in seconds, at most the time that the server waited
+        for updates. An empty slot has this time, or 1 if the server did not wait.
     """
 
     seconds: Float[Array, ""]
@@ -167,10 +167,10 @@ def close_round(
     round_keys: keys.RoundKeys,
     round: Array,
 ) -> Arrival:
-    """End the round after its slowest client, or according to the config's rule.
+    """Determine the end of a round and the updates that arrive by then.
 
-    Returns:
-      The arrivals. Their ``seconds`` include the query.
+    ``seconds`` includes the policy's query. If no client is chosen, a server with an availability
+    trace waits for the trace's ``recheck`` seconds.
     """
     clients = selection.clients
     active = selection.active
@@ -186,11 +186,11 @@ def close_round(
 
 
 def arrival_of(config: SimConfig, latency: Array, active: Array, answering: Array) -> Arrival:
-    """End a round according to the config's rule.
+    """Apply the config's ``wait_for`` and ``deadline`` to the latencies of a cohort.
 
-    Without a rule, the round lasts as long as its slowest client, PAUSE (3). A client that sends
-    nothing counts too, because the server only notices when the answer is due. ``answering`` marks
-    the active clients that send an update, however late.
+    If both are None, the round lasts as long as its slowest client takes, PAUSE (3). Clients that
+    send nothing count too, because the server only notices a missing answer when it is due.
+    ``answering`` marks the active clients that send an update, however late.
     """
     end = jnp.max(jnp.where(active, latency, 0.0))
     if config.wait_for is not None:
@@ -199,20 +199,20 @@ def arrival_of(config: SimConfig, latency: Array, active: Array, answering: Arra
     if config.deadline is not None:
         end = jnp.minimum(end, config.deadline)
     by_then = latency <= end
-    # Empty slots reveal nothing about their client but stay finite for policies that multiply by 0.
+    # Empty slots reveal nothing about their client, but are finite for policies that multiply by 0.
     observed = jnp.where(active, jnp.minimum(latency, end), jnp.where(end > 0, end, 1.0))
     return Arrival(end, answering & by_then, answering & ~by_then, observed)
 
 
 def can_miss_average(config: SimConfig) -> bool:
-    """Return whether the update of a chosen client may miss its round's average."""
+    """Return whether a chosen client's update may be missing from its round's average."""
     rules = (config.dropout, config.deadline, config.wait_for)
     has_rule = any(rule is not None for rule in rules)
     return has_rule or config.when_spent == "drop" or config.latency.drops
 
 
 def only_received(selection: Selection, received: Array) -> Selection:
-    """Redistribute the weights of slots whose update does not arrive to the other slots."""
+    """Redistribute the weights of slots without a received update to the other slots."""
     weights = jnp.where(received, selection.weights, 0.0)
     arrived = jnp.sum(weights)
     total = jnp.sum(selection.weights)
@@ -220,7 +220,7 @@ def only_received(selection: Selection, received: Array) -> Selection:
 
 
 class Learned(NamedTuple):
-    """Outcome of a round's training; ``stale`` is None if late updates are lost."""
+    """Outcome of the training in a round; ``stale`` is None if late updates are lost."""
 
     learning: LearnerState
     trained: Trained
@@ -259,12 +259,12 @@ def train(
 
 
 def release_of(mechanism: Mechanism, key: Array, sending: Selection, epsilon: Array) -> Release:
-    """Build the release of a cohort: the mechanism with the key and epsilon of each client."""
+    """Build the function that releases a cohort's updates with each client's key and epsilon."""
     active = sending.active
 
     def release(updates: Array) -> Array:
         noise_keys = keys.of_clients(key, sending.clients)
-        # An exhausted budget has epsilon 0. Its slot is inactive, so any positive number will do.
+        # Epsilon is 0 once the budget is spent. The slot is then inactive, so any value > 0 works.
         positive = jnp.where(active, epsilon, 1.0).astype(updates.dtype)
         released = jax.vmap(mechanism.privatize)(noise_keys, updates, positive)
         return jnp.where(active[:, None], released, 0.0)
@@ -282,7 +282,7 @@ def update(
     learned: Learned,
     round: Array,
 ) -> State:
-    """Update policy, counts and clock with the answers of the chosen clients."""
+    """Report the round to the policy, update counts and clock, and return the new state."""
     missing = _missing(selection, arrival)
     trained = learned.trained
     clock, clock_rest = advanced(before.clock, before.clock_rest, arrival.seconds)

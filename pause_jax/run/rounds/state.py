@@ -1,4 +1,4 @@
-"""State between rounds, score of a round, and inputs of the recorded quantities."""
+"""State of a run, score of a round, and inputs of the recorded quantities."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Health(NamedTuple):
-    """First rounds with problems so far (0 for none), and the rules broken in ``first_broken``."""
+    """First round with each kind of problem (0 for none), and rules broken in ``first_broken``."""
 
     first_nonfinite: Int[Array, ""]
     first_broken: Int[Array, ""]
@@ -40,7 +40,7 @@ def healthy() -> Health:
 
 
 def examined(health: Health, round: Array, variables: Any, rules: Array) -> Health:
-    """Return the health after a round."""
+    """Update the health with the model and the broken rules of a round."""
     is_first = (health.first_broken == 0) & (rules > 0)
     nonfinite = (health.first_nonfinite == 0) & ~all_finite(variables)
     return Health(
@@ -60,12 +60,12 @@ class State(NamedTuple):
       counts: int32 [K], rounds in which each client took part. They determine the spent budget.
       queried: int32 [K], rounds in which each client answered a query of the policy.
       played: int32 scalar, number of rounds played.
-      clock: scalar, simulated seconds: the exact sum of all rounds, rounded once.
+      clock: scalar, simulated seconds, the sum of all durations rounded once to float32.
       clock_rest: scalar, rounding error of ``clock``, in seconds.
-      health: problems so far.
+      health: first rounds with a non-finite model or a broken contract.
       availability_trace: state of the availability trace.
-      stale: late updates, which the next round averages; None if late updates are lost.
-      flight: clients under way if rounds overlap, otherwise None.
+      stale: late updates that the next round averages; None if late updates are lost.
+      flight: clients in flight and buffered answers if rounds overlap, otherwise None.
     """
 
     keys: Streams
@@ -90,9 +90,9 @@ class Score(NamedTuple):
       genie_reward: realised reward of the genie's cohort.
       regret: C^G(genie) - C^G(cohort), PAUSE (10), signed. The genie chooses min(m, available)
         clients. A cohort of this size has a regret >= 0 up to rounding (1e-6 of the two values),
-        and the genie's cohort has exactly 0. A smaller cohort can have a negative regret, because
-        its slowest client may be faster and its sum lacks terms of g below zero. FedCS chooses
-        fewer clients to keep its deadline, and draws with repetition leave slots empty.
+        and the genie's cohort has a regret of exactly 0. A smaller cohort can have a negative
+        regret, because its slowest client may be faster and its sum omits negative terms of g.
+        FedCS may choose fewer clients, and sampling with replacement leaves slots empty.
     """
 
     reward: Float[Array, ""]
@@ -110,9 +110,9 @@ def score(
     *,
     with_genie: bool,
 ) -> Score:
-    """Score a choice, given the participations before it.
+    """Compute the reward and regret of a selection, given the participation counts before it.
 
-    Without the genie, whose search is slow, ``genie_reward`` and ``regret`` are NaN.
+    If ``with_genie`` is False, which avoids a slow search, the other two fields are NaN.
     """
     m = context.num_selected
     remaining = context.privacy.budget.remaining(counts)
@@ -142,29 +142,29 @@ def _sorted(clients: Array, active: Array) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class Round:
-    """Finished round, from which quantities with a value in each round are computed.
+    """Finished round, from which per-round quantities are computed.
 
-    ``score`` and ``metrics`` are expensive, and only computed if a quantity reads them.
+    ``score`` and ``metrics`` are expensive, so they are computed only if a quantity reads them.
 
     Attributes:
       config: canonical config.
       length: length of the run.
-      context: context from which the policy was built.
+      context: context with which the policy was built.
       learner: learner of the run.
       number: round number t >= 1.
       before, after: states before and after the round.
-      latency: float [K], seconds of every client in this round.
+      latency: float [K], latency of every client in this round, in seconds.
       available: bool [K], clients that could be chosen.
       selection: choice of the policy.
       info: diagnostics of the choice.
       trained: losses and released updates of the cohort.
       in_time: bool [m], slots whose update was averaged in this round.
-      work: bytes and samples of a client's round.
+      work: bytes and samples of each client in a round.
       downloads: number of clients that received the model, for training or for a query.
       uploads: number of clients that sent an update, in time or late.
-      seconds: duration of the round.
+      seconds: duration of the round in seconds.
       query_seconds: part of ``seconds`` spent on the policy's queries.
-      step: answers of a server step, in the same slots; None in a synchronous round.
+      step: details of a server step, in the same slots; None in a synchronous round.
     """
 
     config: SimConfig
@@ -212,7 +212,7 @@ class Round:
 
 
 class Run(NamedTuple):
-    """Finished run, from which quantities with a single value are computed."""
+    """Finished run, from which per-run quantities are computed."""
 
     config: SimConfig
     state: State

@@ -1,8 +1,8 @@
-"""Availability traces: periodic, intervals from a file, Markov chains, or measured phones.
+"""Availability traces, which determine the clients that are connected in each round.
 
-A trace is a config with a state and one pure step per round. Custom traces subclass
-:class:`AvailabilityTrace`. ``SimConfig.availability`` is the probability that a connected client is
-free, independently in each round.
+A trace is a config with a pure function that advances its state once per round. Custom traces
+subclass :class:`AvailabilityTrace`. ``SimConfig.availability`` is the probability that a connected
+client is available, independently in each round.
 """
 
 from pause_jax.world.availability.base import AvailabilityTrace, Diurnal, OnOff, Phones

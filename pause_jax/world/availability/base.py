@@ -1,4 +1,4 @@
-"""Base class of availability traces, and the traces that read no file."""
+"""Base class of availability traces, and the traces that do not read a file."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _DAY = 86_400.0
 
 
 class AvailabilityTrace(FromFile):
-    """Availability trace, which determines the connected clients of each round.
+    """Base class of traces that determine the connected clients in each round.
 
-    It depends on the clock and on chance. A policy affects it only through the length of rounds.
+    A trace depends on the clock and random draws. Policies affect it only through round durations.
 
     Attributes:
-      recheck: seconds until the server looks again, if a round has no chosen client.
+      recheck: seconds that the server waits if a round has no chosen client.
     """
 
     recheck: float = number(default=60.0, above=0)
 
     def init(self, key: Array, num_clients: int) -> Any:
-        """Return the state before round 1, an empty tuple by default."""
+        """Return the state before round 1 (by default, an empty tuple)."""
         return ()
 
     def step(self, state: Any, key: Array, clock: Array, num_clients: int) -> tuple[Array, Any]:
-        """Return the connected clients of the next round, bool [K], and the state after it.
+        """Return (clients connected in the next round, bool [K]; state after that round).
 
         Args:
           state: state after the previous round.
@@ -44,7 +44,7 @@ class AvailabilityTrace(FromFile):
         raise NotImplementedError
 
     def forecast(self, clock: Array, ahead: Array, num_clients: int) -> Array:
-        """Return the probability that a connected client is also connected later, float [K].
+        """Return each connected client's probability of being connected later, float [K].
 
         The default is for traces that depend only on the clock; other traces must override it.
 
@@ -58,16 +58,16 @@ class AvailabilityTrace(FromFile):
 
 
 class Diurnal(AvailabilityTrace):
-    """Periodic trace that connects each client once per period, for example in its local night.
+    """Periodic trace that connects each client once per period, for example at night.
 
     Client k connects ``spread`` * frac(k * golden ratio) periods after the start of each period.
-    Starts are therefore spread evenly over clients, whatever their number and speed.
+    The starts are therefore spread evenly for any number of clients, and are unrelated to speed.
 
     Attributes:
       period: length of the period in seconds.
       share: fraction of the period in which a client is connected.
-      spread: fraction of the period over which the clients' starts are spread: 1 for a worldwide
-        fleet, 0 for clients that all connect at the same time.
+      spread: fraction of the period over which the clients' starts are spread. Use 1 for a
+        worldwide fleet, and 0 if all clients connect at the same time.
     """
 
     name: ClassVar[str] = "diurnal"
@@ -85,7 +85,7 @@ class Diurnal(AvailabilityTrace):
 class OnOff(AvailabilityTrace):
     """Independent Markov chain for each client, with one step per round.
 
-    The chain starts in equilibrium: connected with probability ``come`` / (``come`` + ``leave``).
+    Initially, each client is connected with the equilibrium probability come / (come + leave).
 
     Attributes:
       leave: probability that a connected client is disconnected in the next round.
@@ -111,22 +111,22 @@ class OnOff(AvailabilityTrace):
 
 
 class Phones(AvailabilityTrace):
-    """Continuous-time Markov chains of phones, most of which are rarely connected.
+    """Independent continuous-time Markov chain for each phone, fitted to measurements of FLASH.
 
-    The fraction of time for which phone k is connected follows an exponential distribution with
-    mean ``share``: its quantile at frac(k * sqrt(2)). The fraction varies over the day by a factor
-    of 1 - ``swing`` to 1 + ``swing``, with its maximum at ``peak``. Connections last ``stretch``
-    seconds on average, whatever the length of rounds.
+    Phone k is connected for a fraction of time equal to the quantile at frac(k * sqrt(2)) of an
+    exponential distribution with mean ``share``. Over the day, this fraction varies by a factor of
+    1 - ``swing`` to 1 + ``swing``, with its maximum at ``peak``, and is capped at 0.999. The mean
+    length of a connection, ``stretch``, does not depend on the duration of rounds.
 
     The defaults are fitted to ``data/cached_timers.json`` of github.com/Carkham/FLHetBench, which
-    lists 1,000 users of FLASH (Yang et al., WWW 2021), 710 of them with states over a day to a
+    lists 1,000 users of FLASH (Yang et al., WWW 2021), 710 of whom have states for a day to a
     week. A phone counts as connected while it is idle, charging and on Wi-Fi. The mean fraction is
     0.095, and the quantiles 0.25, 0.5, 0.75, 0.9 and 0.95 are 0.013, 0.055, 0.131, 0.255 and 0.324
     (in this model: 0.027, 0.066, 0.132, 0.219 and 0.285). Connections last 1,931 s on average. The
     mean over all phones is 0.137 at 4 a.m. and 0.065 in the early afternoon.
 
     Attributes:
-      share: fraction of time for which a phone is connected, on average over phones.
+      share: mean fraction of time for which a phone is connected.
       stretch: mean length of a connection in seconds.
       swing: relative amplitude of the daily variation of the fraction.
       peak: time of day at which the fraction is highest, in seconds after midnight. The clock
@@ -157,15 +157,15 @@ class Phones(AvailabilityTrace):
         return self._chance(jnp.ones(num_clients), clock + ahead, ahead, num_clients)
 
     def _chance(self, before: Array, clock: Array, since: Array, num_clients: int) -> Array:
-        """Return P(connected), float [K], ``since`` seconds after the states ``before``."""
+        """Return P(connected) ``since`` seconds after the states ``before``, float [K]."""
         share = self._share(clock, num_clients)
-        # The chain leaves at rate 1 / stretch, and relaxes at the sum of its two rates.
+        # Phones disconnect at rate 1 / stretch. The chain relaxes at the sum of its two rates.
         return share + (before.astype(share.dtype) - share) * jnp.exp(
             -since / (self.stretch * (1 - share))
         )
 
     def _share(self, clock: Array, num_clients: int) -> Array:
-        """Return the expected fraction of time that each client is connected at ``clock``, [K]."""
+        """Return each phone's equilibrium probability of a connection at ``clock``, float [K]."""
         place = np.arange(num_clients) * math.sqrt(2) % 1
         swing = 1 + self.swing * jnp.cos(2 * jnp.pi * (clock - self.peak) / _DAY)
         return jnp.minimum(-jnp.log1p(-jnp.asarray(place, jnp.float32)) * self.share * swing, 0.999)

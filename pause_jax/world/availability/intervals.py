@@ -1,4 +1,4 @@
-"""Availability trace of measured or planned intervals, from a CSV file or arrays."""
+"""Availability trace that reads connection intervals from a CSV file or from arrays."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from pause_jax.world.availability.base import AvailabilityTrace
 class _Table(NamedTuple):
     """Connection intervals of all clients."""
 
-    times: NDArray[np.float64]  # float [clients, most, 2], padded with empty intervals
+    times: NDArray[np.float64]  # [clients, intervals, 2], padded with empty intervals
     ids: tuple[str, ...]  # client ids; empty for arrays
 
 
-# Seconds up to which float32 represents every integer, about half a year.
+# Maximum start of an interval in seconds, up to which float32 represents every integer.
 LATEST = 2**24
-# Tables by digest, because a traced program cannot read a file.
+# Tables keyed by digest, because a traced program cannot read a file.
 _TABLES: dict[str, _Table] = {}
 
 
 class Intervals(AvailabilityTrace):
-    """Trace that connects a client from the start to the end (exclusive) of each of its intervals.
+    """Trace that connects each client during its intervals [start, end).
 
     The CSV file has the header ``client,start,end`` and one line per interval: the client's id (a
     number or a name) and simulated seconds 0 <= start < end. Intervals of a client may overlap.
@@ -41,9 +41,9 @@ class Intervals(AvailabilityTrace):
     beyond ``num_clients`` are ignored. Use :meth:`of` for arrays.
 
     Attributes:
-      period: seconds after which all intervals repeat, such as 86,400 for a day; None for never.
-        An interval may extend beyond the period.
-      path: path of the file; a relative path starts at the working directory (static).
+      period: seconds after which all intervals repeat, such as 86,400 for a day; None if they do
+        not repeat. An interval may extend beyond the period.
+      path: path of the file, absolute or relative to the working directory (static).
       digest: SHA-256 of the intervals, filled in when a run starts. A file with a different digest
         is rejected (static).
     """
@@ -61,7 +61,7 @@ class Intervals(AvailabilityTrace):
     ) -> Self:
         """Build a trace from each client's intervals (start, end), in seconds.
 
-        A config file would contain only the digest, so other processes need a CSV file instead.
+        A config file stores only the digest. Use a CSV file to run the config in other processes.
 
         Raises:
           ConfigError: if a client has no intervals, or an interval is invalid.

@@ -1,4 +1,4 @@
-"""Base class of latency models: seconds of a client in a round, and their expectations."""
+"""Base class of latency models, and a quadrature rule for their expectations."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(128)
 
 
 class Work(NamedTuple):
-    """Work of a client in a round, for models whose latency depends on it.
+    """Amount of work of a client in a round, for models in which latency depends on the work.
 
     Attributes:
-      download_bytes, upload_bytes: sizes of the model that a client receives and of its update.
+      download_bytes, upload_bytes: bytes that a client receives (model) and sends (update).
       samples: float [K], number of samples on which each client computes gradients.
     """
 
@@ -31,41 +31,41 @@ class Work(NamedTuple):
 
 
 class Latency(FromFile):
-    """Latency model, independent over rounds and clients and never below ``min_latency``.
+    """Base class of models that draw each client's latency in a round.
 
-    A model whose distribution depends on the round must override ``varies``, ``at`` and
-    ``expected_speed_at``.
+    Latencies are independent across rounds and clients, and at least ``min_latency``. A model whose
+    distribution depends on the round must override ``varies``, ``at`` and ``expected_speed_at``.
 
     Attributes:
-      min_latency: tau_min, seconds.
+      min_latency: tau_min, minimum latency in seconds.
     """
 
-    # F, number of features of a client.
+    # F, number of features per client.
     num_features: ClassVar[int] = 1
 
     min_latency: float = number(default=0.05, above=0)
 
     def with_work(self, work: Work) -> tuple[Self, Work]:
-        """Return the model for rounds of ``work``, and the work that the model assumes.
+        """Return the model adapted to ``work``, and the work that the model assumes.
 
-        The returned work differs from ``work`` if the model fixes bytes or samples.
+        The returned work differs from ``work`` if the model has fixed bytes or samples.
         """
         return self, work
 
     def sample(self, key: Array, num_clients: int) -> Array:
-        """Draw the seconds of every client in one round, float [K] >= min_latency.
+        """Draw each client's latency in one round, in seconds, float [K] >= min_latency.
 
-        For the rounds of a model that ``varies``, use :meth:`at` instead.
+        For a model that ``varies``, use :meth:`at` instead.
         """
         raise NotImplementedError
 
     @property
     def varies(self) -> bool:
-        """True if the distribution of a round depends on its number."""
+        """Whether the distribution of latencies depends on the round number."""
         return False
 
     def at(self, key: Array, round: Array, num_clients: int) -> Array:
-        """Draw the seconds of every client in round t, float [K] >= min_latency.
+        """Draw each client's latency in round t, in seconds, float [K] >= min_latency.
 
         Args:
           key: key of the round.
@@ -75,16 +75,16 @@ class Latency(FromFile):
         return self.sample(key, num_clients)
 
     def expected_speed_at(self, round: Array, num_clients: int) -> Array:
-        """Return mu_k of round t, float [K]; known only to the genie."""
+        """Return mu_k in round t, float [K]. Only the genie knows these values."""
         return self.expected_speed(num_clients)
 
     @property
     def drops(self) -> bool:
-        """True if chosen clients may fail to answer, as determined by :meth:`dropped`."""
+        """Whether chosen clients may fail to answer, as determined by :meth:`dropped`."""
         return False
 
     def dropped(self, key: Array, round: Array, num_clients: int) -> Array:
-        """Return which clients would not answer in a round, bool [K].
+        """Return which clients would fail to answer in a round if chosen, bool [K].
 
         Args:
           key: key that :meth:`at` receives in this round.
@@ -94,29 +94,29 @@ class Latency(FromFile):
         return jnp.zeros(num_clients, bool)
 
     def features(self, key: Array, num_clients: int) -> Array:
-        """Return the features that clients can report before the round that ``key`` samples.
+        """Return the features that clients report before the round whose latencies ``key`` draws.
 
         Returns:
-          float [K, F]; a constant 1 for a model without features.
+          float [K, F]; ones, with F = 1, for a model without features.
         """
         return jnp.ones((num_clients, 1))
 
     def expected_speed(self, num_clients: int) -> Array:
-        """Return mu_k = E[tau_min / tau_k], float [K] in (0, 1]; known only to the genie.
+        """Return mu_k = E[tau_min / tau_k], float [K] in (0, 1]. Only the genie knows these values.
 
-        It is the mean over rounds if the model ``varies``.
+        For a model that ``varies``, return the mean over rounds.
         """
         raise NotImplementedError
 
     def expected_latency(self, num_clients: int) -> Array:
-        """Return E[tau_k] in seconds, float [K], which determines "fastest in expectation"."""
+        """Return E[tau_k] in seconds, float [K], for policies that assume known latencies."""
         raise NotImplementedError
 
 
 def quadrature(low: Array, high: Array) -> tuple[Array, Array]:
     """Return Gauss-Legendre points and weights on one interval per client.
 
-    sum(weights * f(points), axis=1) is the integral of f, exact for polynomials of degree 255.
+    sum(weights * f(points), axis=1) integrates f, exactly for polynomials of degree <= 255.
 
     Args:
       low: float [K], lower ends.

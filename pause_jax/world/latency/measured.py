@@ -1,4 +1,4 @@
-"""Measured latencies from a CSV or Parquet file, with one line per participation of a client."""
+"""Parser for measured latencies in a CSV or Parquet file with one line per participation."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pause_jax.base.struct import ConfigError
 
 LARGEST = float(np.finfo(np.float32).max)
 _COLUMNS = ("client", "seconds")
-# Columns that order a client's measurements; without them, the order of the file.
+# Optional columns that order a client's measurements (default: order of the file).
 _ORDERS = ("round", "time")
-# Column names, and each line with its place in the file.
+# (column names, list of (place in the file, values of the line)).
 _Rows = tuple[list[str], list[tuple[str, list[Any]]]]
 
 
 class Measured(NamedTuple):
-    """Measurements in order of round or time if known, else in the order of the file."""
+    """Measurements, ordered by round or time if the file has one, otherwise in file order."""
 
     client: NDArray[np.int64]  # int [N], numbered in natural order of the ids
     # Float [N], finite and > 0; NaN where the client did not answer (a drop-out).
@@ -44,11 +44,11 @@ def parse(
     Args:
       content: content of the file: Parquet if ``path`` ends in ``.parquet``, else CSV.
       path: path of the file.
-      where: config field that names the file, for messages.
-      drop_bad_lines: skip lines that break a rule, and return the rules in ``dropped``.
+      where: config field that contains the path, for error messages.
+      drop_bad_lines: whether to skip lines that break a rule, listing the rules in ``dropped``.
 
     Raises:
-      ConfigError: if columns are wrong, no line is a measurement, or lines break a rule.
+      ConfigError: if columns are wrong, no line is valid, or an invalid line is not skipped.
     """
     name = f"{where} = {path!r}"
     is_parquet = pathlib.Path(path).suffix == ".parquet"
@@ -80,7 +80,7 @@ def parse(
 def _entries(
     header: list[str], rows: list[tuple[str, list[Any]]]
 ) -> tuple[list[dict[str, Any]], list[source_file.BadLine]]:
-    """Return the values of valid lines by column, and the invalid lines."""
+    """Return (valid lines as dicts keyed by column, invalid lines)."""
     good: dict[tuple[str, float], tuple[int, dict[str, Any]]] = {}
     broken: dict[int, str] = {}
     for place, (_, row) in enumerate(rows):
@@ -101,10 +101,10 @@ def _entries(
 
 
 def _entry(header: list[str], row: list[Any]) -> dict[str, Any]:
-    """Return the values of a line by column, with NaN for empty seconds.
+    """Return a line as a dict keyed by column, with NaN for empty seconds.
 
     Raises:
-      ValueError: if the line breaks a rule, which is the message.
+      ValueError: if the line breaks a rule. The message states the rule.
     """
     try:
         values = dict(zip(header, row, strict=True))
@@ -127,7 +127,7 @@ def _entry(header: list[str], row: list[Any]) -> dict[str, Any]:
 
 
 def _time(value: Any) -> float:
-    """Convert a number or an ISO 8601 date (UTC if it has no zone) to seconds."""
+    """Convert a number or an ISO 8601 time (UTC if it has no time zone) to seconds."""
     try:
         return float(value)
     except (TypeError, ValueError):

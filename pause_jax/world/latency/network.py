@@ -1,4 +1,4 @@
-"""Latency model of the download, computation and upload in a client's round."""
+"""Latency model that adds the times for download, computation and upload."""
 
 from __future__ import annotations
 
@@ -23,53 +23,53 @@ COLUMNS = (
     "device", "share", "sample_seconds", "sample_spread", "download_mbit", "download_spread",
     "upload_mbit", "upload_spread",
 )  # fmt: skip
-# Bundled tables by ``path``.
+# File names of the bundled tables, keyed by ``path``.
 _BUNDLED = {"": "devices.csv", "phones": "phones.csv"}
-# Fields of ``Work``, in the order of the parts in ``_Devices``.
+# Fields of ``Work``, in the order of the columns in ``_Devices.median``.
 _AMOUNTS = ("samples", "download_bytes", "upload_bytes")
-# Gauss-Legendre rules on each side of the kink at tau_min, for the least, the second and the most
-# variable part. Errors stay below 1e-5 for spreads up to 1.
+# Gauss-Legendre rules on each side of the kink at tau_min, for the least variable, the middle and
+# the most variable part. Errors stay below 1e-5 for spreads up to 1.
 _LEAST, _MIDDLE, _MOST = (np.polynomial.legendre.leggauss(n) for n in (12, 14, 16))
-# Maximum standard deviation of a logarithm in a table. With 16 or more, seconds may be infinite.
+# Maximum spread in a table (standard deviation of a logarithm). From 16 on, seconds may overflow.
 MOST_SPREAD = 10.0
 # Integration limit in standard deviations of a logarithm; the probability outside is 6e-7.
 _REACH = 5.0
-# Clients whose expectations are computed at a time, with 24 x 28 x 16 nodes each.
+# Number of clients whose expectations are computed at a time, with 24 x 28 x 16 nodes each.
 _TOGETHER = 128
 
 
 class _Devices(NamedTuple):
-    """Rows of a device table, float [D]."""
+    """Columns of a device table with D rows."""
 
-    share: NDArray[np.float64] | None  # share of the clients; None if row k is client k
+    share: NDArray[np.float64] | None  # [D], share of clients; None if row k is client k
     # [D, 3], medians of seconds per sample, per downloaded byte and per uploaded byte.
     median: NDArray[np.float64]
     spread: NDArray[np.float64]  # [D, 3], standard deviations of the logarithms
 
 
-# Tables by digest, because a traced program cannot read a file.
+# Tables keyed by digest, because a traced program cannot read a file.
 _TABLES: dict[str, _Devices] = {}
 
 
 class Network(Latency):
-    """Latency = max(tau_min, download + compute + upload), depending on the client's device.
+    """Latency = max(tau_min, download + compute + upload), drawn for the client's device.
 
         seconds = download bytes / down + samples x seconds per sample + upload bytes / up
 
     Seconds per sample and both rates are log-normal around the device's medians, and drawn in
     every round. Devices are listed in a CSV file with the columns ``device, share, sample_seconds,
-    sample_spread, download_mbit, download_spread, upload_mbit, upload_spread``: name, share of the
-    clients, medians (seconds per sample and Mbit/s), and standard deviations of the natural
-    logarithms. Clients receive devices in these shares, interleaved evenly over their numbers.
-    Without the column ``share``, row k is client k. ``tools/devices.py`` creates the bundled
-    tables: a synthetic one, and ``phones``, fitted to measurements.
+    sample_spread, download_mbit, download_spread, upload_mbit, upload_spread``. Medians are in
+    seconds per sample or Mbit/s, and spreads are standard deviations of natural logarithms. Each
+    device is assigned to its share of the clients, interleaved evenly over client numbers. Without
+    the column ``share``, row k describes client k. ``tools/devices.py`` creates two bundled tables,
+    a synthetic one and ``phones``, which is fitted to measurements.
 
     Attributes:
-      download_bytes, upload_bytes: sizes of the model that a client receives and of its update;
-        None for the size of the run's model.
+      download_bytes, upload_bytes: bytes that a client receives (model) and sends (update); None
+        for the size of the run's model.
       samples: number of samples on which a client computes gradients in a round; None for the
-        number in the run.
-      path: path of the file; a relative path starts at the working directory. Empty for the
+        number in the run's local training.
+      path: path of the file, absolute or relative to the working directory. Empty for the
         synthetic table, ``phones`` for the phones table, ``./phones`` for a file (static).
       digest: SHA-256 of the file, filled in when a run starts. A file with a different digest is
         rejected (static).
@@ -148,7 +148,7 @@ class Network(Latency):
         return mean + self._expectation(short, num_clients)
 
     def _of_clients(self, num_clients: int) -> tuple[Array, Array]:
-        """Return the medians of the three parts in seconds [K, 3], and their spreads [K, 3]."""
+        """Return (medians in seconds, spreads) of the three parts, float [K, 3] each."""
         devices = _TABLES[self.digest if self.digest in _TABLES else self.loaded().digest]
         amounts = {name: getattr(self, name) for name in _AMOUNTS}
         for name, amount in amounts.items():
@@ -165,15 +165,15 @@ class Network(Latency):
         return jnp.stack(each, axis=1) * median, jnp.asarray(devices.spread[place], jnp.float32)
 
     def _kink(self, spent: Array, median: Array, spread: Array) -> Array:
-        """Return the normal noise at which a part ends at tau_min, clipped to the reach."""
+        """Return the normal deviate at which the part ends at tau_min, clipped to +-``_REACH``."""
         left = jnp.maximum(self.min_latency - spent, 0.0) / jnp.maximum(median, 1e-30)
         return jnp.clip(jnp.log(left) / jnp.maximum(spread, 1e-6), -_REACH, _REACH)
 
     def _expectation(self, of: Callable[[Array, Array, Array], Array], num_clients: int) -> Array:
-        """Return E[of(seconds of two parts, median and spread of the third)], float [K].
+        """Return E[of(spent, median, spread)], float [K].
 
-        Latencies have a kink at tau_min, which polynomials fit poorly, so each part is integrated
-        on both sides of it. The third part varies most, and its kink has a closed form.
+        ``spent`` is the sum of two parts in seconds. ``of`` integrates over the most variable part.
+        Integrals are split where the latency reaches tau_min, a kink that polynomials fit poorly.
         """
 
         def split(
@@ -200,7 +200,7 @@ class Network(Latency):
 
 
 def _parse(content: bytes, where: str) -> _Devices:
-    """Parse a device table in CSV; raise ConfigError naming the first invalid line."""
+    """Parse a device table in CSV format. Raise ConfigError at the first invalid line."""
     header, lines = source_file.table(where, content)
     needed = [word for word in COLUMNS if word != "share"]
     if sorted(set(header) | {"share"}) != sorted(COLUMNS) or len(set(header)) != len(header):

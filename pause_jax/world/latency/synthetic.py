@@ -1,4 +1,4 @@
-"""Synthetic latency models: normal in seconds or speed, long-tailed, or linear in features.
+"""Synthetic latency models, with normal latency or speed, long tails, or linear features.
 
 Sources: the PAUSE experiments (two groups), BSFL (ten groups, speed) and RBCS-F (features).
 """
@@ -18,7 +18,7 @@ from jax.scipy.stats import norm
 from pause_jax.base.struct import ConfigError, Sizes, number, static
 from pause_jax.world.latency.base import Latency, quadrature
 
-# Standard deviations beyond which a normal density is below float32 resolution.
+# Number of standard deviations beyond which a normal density is below float32 resolution.
 REACH = 9.0
 # Exponent x from which e^-x is negligible even in a float64 sum.
 _NEGLIGIBLE = 60.0
@@ -28,7 +28,7 @@ _MODEL_BITS = 2.0 * 2**20
 
 
 class NormalLatency(Latency):
-    """Latency = max(tau_min, Normal(mean_k, std)), with means from a subclass.
+    """Latency = max(tau_min, Normal(mean_k, std)), with means defined by a subclass.
 
     Attributes:
       std: standard deviation in seconds, before the lower bound tau_min applies.
@@ -45,7 +45,7 @@ class NormalLatency(Latency):
         return jnp.maximum(self.min_latency, self.mean(num_clients) + self.std * noise)
 
     def expected_speed(self, num_clients: int) -> Array:
-        # The atom at tau_min has speed 1. Quadrature covers the interval with density above it.
+        # The point mass at tau_min has speed 1. Quadrature covers the density above tau_min.
         mean = self.mean(num_clients)
         low = jnp.maximum(self.min_latency, mean - REACH * self.std)
         high = jnp.maximum(self.min_latency, mean + REACH * self.std)
@@ -67,7 +67,7 @@ class TwoGroups(NormalLatency):
     Attributes:
       fast_start, fast_span: means of the fast clients increase in equal steps from just above
         ``fast_start`` to ``fast_start + fast_span`` seconds.
-      slow_start, slow_span: start and span of the means of the slow clients.
+      slow_start, slow_span: the same for the means of the slow clients.
     """
 
     name: ClassVar[str] = "two_groups"
@@ -90,10 +90,10 @@ class TwoGroups(NormalLatency):
 
 
 class TenGroups(NormalLatency):
-    """Normal latency in ten equal groups, means ``slowest`` / 10 to ``slowest`` (BSFL Figs. 5-6).
+    """Normal latency in ten equal groups with means slowest / 10 to slowest (BSFL Figs. 5-6).
 
     Attributes:
-      slowest: mean of the slowest group, seconds.
+      slowest: mean_k of the slowest group, in seconds.
     """
 
     name: ClassVar[str] = "ten_groups"
@@ -110,9 +110,9 @@ class SpeedNormal(Latency):
     """Latency = clip(tau_min / X, tau_min, 1 s), X ~ Normal(mean_speed_k, std), as in BSFL's code.
 
     A draw X < 0 gives a negative quotient and hence tau_min, the *fastest* latency. With default
-    values, the slowest client has 16 % negative draws and an expected speed of 0.27 instead of
-    0.12. ``slowest`` therefore refers to the lowest ``mean_speed``, not the lowest expected speed.
-    :class:`ClippedSpeed` gives negative draws the slowest latency. In both models, X = 0 gives 1 s.
+    values, 16 % of the slowest client's draws are negative, and its expected speed is 0.27. The
+    expected speed would be 0.12 in :class:`ClippedSpeed`, in which negative draws give the slowest
+    latency. ``slowest`` is therefore the mean of X, not the expected speed. X = 0 gives 1 s.
 
     Means are equally spaced from ``fastest`` (client 0) to ``slowest`` (client K - 1).
 
@@ -135,7 +135,7 @@ class SpeedNormal(Latency):
         return self.fastest + (self.slowest - self.fastest) * step
 
     def _speed_of_negative(self) -> Array:
-        """Return the speed for X < 0, a scalar in [tau_min, 1]."""
+        """Return the speed that a draw X < 0 gives, a scalar in [tau_min, 1]."""
         return jnp.ones_like(self.min_latency)
 
     def sample(self, key: Array, num_clients: int) -> Array:
@@ -161,17 +161,17 @@ class SpeedNormal(Latency):
         inside = jnp.sum(weight * density * self.min_latency / speed, axis=1)
         slow_atom = norm.cdf((self.min_latency - mean) / self.std)
         fast_atom = norm.sf((1.0 - mean) / self.std)
-        # Seconds by which a negative draw is faster than 1 s.
+        # Seconds by which the latency of a negative draw is below 1 s.
         spared = 1.0 - self.min_latency / self._speed_of_negative()
         negative = spared * norm.cdf(-mean / self.std)
         return slow_atom + fast_atom * self.min_latency + inside - negative
 
 
 class ClippedSpeed(SpeedNormal):
-    """Latency = tau_min / clip(X, tau_min, 1), X ~ Normal(mean_speed_k, std), a variant of BSFL's.
+    """Latency = tau_min / clip(X, tau_min, 1), X ~ Normal(mean_speed_k, std), unlike in BSFL.
 
-    Unlike :class:`SpeedNormal`, it clips the speed before the division. A draw X < 0 therefore
-    gives the slowest latency, 1 s, and a client with a lower mean has a lower expected speed.
+    Unlike :class:`SpeedNormal`, this model clips before the division. A draw X < 0 therefore gives
+    the slowest latency, 1 s, and a client with a lower mean of X has a lower expected speed.
     """
 
     name: ClassVar[str] = "clipped_speed"
@@ -182,19 +182,19 @@ class ClippedSpeed(SpeedNormal):
 
 
 class SpacedLatency(Latency):
-    """Latency = max(tau_min, scale_k Z), with one distribution of Z from a subclass.
+    """Latency = max(tau_min, scale_k Z), where a subclass defines the distribution of Z.
 
     Scales are spaced geometrically from ``fastest`` (client 0) to ``slowest`` (client K - 1).
 
     Attributes:
-      fastest, slowest: scales of clients 0 and K - 1, seconds.
+      fastest, slowest: scales of clients 0 and K - 1, in seconds.
     """
 
     fastest: float = number(default=0.1, above=0)
     slowest: float = number(default=1.0, above=0)
 
     def scale(self, num_clients: int) -> Array:
-        """Return scale_k, the latency at Z = 1 without the lower bound tau_min, float [K]."""
+        """Return scale_k in seconds, float [K]."""
         step = jnp.arange(num_clients) / max(num_clients - 1, 1)
         return self.fastest * (self.slowest / self.fastest) ** step
 
@@ -234,8 +234,8 @@ class LogNormal(SpacedLatency):
 class Switching(LogNormal):
     """:class:`LogNormal` model whose clients exchange their distributions every ``period`` rounds.
 
-    After each ``period`` rounds, client k takes the position of client k + turn K (mod K). With a
-    turn of 1/2, the fast half and the slow half swap.
+    Each exchange gives client k the distribution of client k + turn * K (mod K). With a ``turn`` of
+    1/2, the fast half and the slow half of the clients swap.
 
     Attributes:
       period: number of rounds between two exchanges (static).
@@ -264,7 +264,7 @@ class Switching(LogNormal):
         return builtins.round(self.turn * num_clients)
 
     def _moved(self, round: Array, num_clients: int) -> Array:
-        """Return the number of positions by which the clients have shifted before round t."""
+        """Return the number of positions by which the clients have shifted at round t, modulo K."""
         return ((round - 1) // self.period * self._step(num_clients)) % num_clients
 
     def _over_time(self, values: Array) -> Array:
@@ -302,14 +302,14 @@ class ShiftedExponential(SpacedLatency):
         return jnp.maximum(self.min_latency, self.scale(num_clients) * (1 + extra))
 
     def _above(self, num_clients: int) -> tuple[Array, Array, Array]:
-        """Return (start of the density above tau_min, mean exponential delay, mass), float [K]."""
+        """Return (start of the density above tau_min, mean delay, probability above it), [K]."""
         least = self.scale(num_clients)
         start, mean = jnp.maximum(self.min_latency, least), self.straggling * least
         return start, mean, jnp.exp(-(start - least) / mean)
 
     def expected_speed(self, num_clients: int) -> Array:
-        # E[1 / tau | tau > start] is an exponential integral. With tau = start e^y its integrand
-        # is smooth and does not underflow in float32.
+        # E[1 / tau | tau > start] is an exponential integral. Substituting tau = start e^y makes
+        # the integrand smooth and avoids underflow in float32.
         start, mean, share = self._above(num_clients)
         rate = start / mean
         y, weight = quadrature(jnp.zeros_like(rate), jnp.log1p(_NEGLIGIBLE / rate))
@@ -325,7 +325,7 @@ class Pareto(SpacedLatency):
     """Latency = max(tau_min, scale_k U^(-1 / shape)), U ~ U(0, 1); ``scale_k`` is the minimum.
 
     P(latency > x) = (scale_k / x)^shape for x above tau_min and ``scale_k``. The variance is
-    infinite for ``shape`` <= 2, so means over few rounds are unreliable. A ``shape`` <= 1 is
+    infinite for ``shape`` <= 2, so means over a few rounds are unreliable. A ``shape`` <= 1 is
     rejected, because the mean would also be infinite.
 
     Attributes:
@@ -350,7 +350,7 @@ class Pareto(SpacedLatency):
         return jnp.maximum(self.min_latency, self.scale(num_clients) * tail)
 
     def _above(self, num_clients: int) -> tuple[Array, Array]:
-        """Return (start of the tail above tau_min, probability of the tail), float [K]."""
+        """Return (start of the tail above tau_min, probability of the tail), float [K] each."""
         least = self.scale(num_clients)
         start = jnp.maximum(self.min_latency, least)
         return start, (least / start) ** self.shape
@@ -374,10 +374,10 @@ class LinearContext(Latency):
         latency = max(tau_min, scale (c / mu + M / (B e_c)) (1 + spread U(-1, 1))).
 
     The features are 1 / mu and M / B. The published setting adds a constant for clients of the
-    previous cohort. This model omits it, because all policies must meet the same world.
+    previous cohort. This model omits the constant, because latencies must not depend on the policy.
 
     Attributes:
-      scale: seconds per unit.
+      scale: seconds per unit of c / mu + M / (B e_c).
       spread: half-width of the multiplicative noise.
     """
 
@@ -411,7 +411,7 @@ class LinearContext(Latency):
         return jnp.maximum(self.min_latency, mean * (1 + self.spread * noise))
 
     def _expectation(self, of: Callable[[Array], Array], num_clients: int) -> Array:
-        """Return E[of(latency)], float [K], using a product rule over load, bandwidth and noise."""
+        """Return E[of(latency)], float [K], with quadrature over load, bandwidth and noise."""
         node = jnp.asarray(_NODES, jnp.float32)
         weight = jnp.asarray(_WEIGHTS / 2, jnp.float32)
         mu = 1.25 + 0.75 * node

@@ -1,4 +1,4 @@
-"""Latency model of measured seconds from a CSV or Parquet file, or from arrays."""
+"""Latency model that draws or replays measurements from a CSV or Parquet file, or from arrays."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class _Table(NamedTuple):
     """Measurements of clients 0, ..., C - 1, sorted by client and then by seconds."""
 
     seconds: NDArray[np.float64]  # [N]
-    # Bool [N], True for a drop-out, whose seconds repeat the client's previous measurement.
+    # Bool [N], True for drop-outs. Their ``seconds`` are the client's previous measurement.
     dropped: NDArray[np.bool_]
-    # [N], the same two arrays with each client in the order of measurement.
+    # [N], the same two arrays with each client's entries in the order of measurement.
     as_measured: NDArray[np.float64]
     dropped_then: NDArray[np.bool_]
     first: NDArray[np.int32]  # [C], index of the client's first entry
@@ -37,11 +37,11 @@ class _Table(NamedTuple):
     ids: tuple[str, ...]  # client ids of a file; empty for arrays
 
 
-# Tables by digest, because a traced program cannot read a file. If a file has rounds, its
-# ``_PLAYED`` table has one row per client and round.
+# Tables keyed by digest, because a traced program cannot read a file. For a file with rounds, the
+# table in ``_PLAYED`` has one row per client and round.
 _TABLES: dict[str, _Table] = {}
 _PLAYED: dict[str, _Table] = {}
-# Maximum rows of a table with rounds.
+# Maximum number of rows in a table with rounds.
 _MOST = 10**8
 
 
@@ -50,22 +50,21 @@ class Traces(Latency):
 
     The CSV file has the header ``client,seconds`` and one line per measurement: the client's id (a
     number or a name) and seconds > 0. A ``.parquet`` file has the same columns. Client k has the
-    k-th id in natural order, and the data of this id under the partition ``natural``. If the data
-    has no ids, the file's ids must be names, or the numbers 0, 1, ... without gaps. A column
-    ``round`` or ``time`` orders a client's measurements; the default is the order of the file.
-    Clients may have different numbers of measurements, and clients beyond ``num_clients`` are
-    ignored. An empty cell in ``seconds`` is a drop-out. The client, if chosen, does not answer, and
-    the server waits for the seconds of its previous measurement. Expectations are exact means over
-    all lines and count drop-outs with these seconds. The file is read when a run starts. Use
-    :meth:`of` for arrays.
+    k-th id in natural order and, with the partition ``natural``, the data of this id. If the data
+    has no ids, the file's ids must be names, or the numbers 0, 1, ... without gaps. Measurements
+    are ordered by the column ``round`` or ``time`` if present, otherwise by line. Clients may have
+    different numbers of measurements, and clients beyond ``num_clients`` are ignored. An empty cell
+    in ``seconds`` marks a drop-out, in which the client does not answer and the server waits for as
+    long as the client's previous measurement. Expectations are exact means over all measurements
+    and count drop-outs with these seconds. Use :meth:`of` for arrays.
 
     Attributes:
-      order: ``drawn`` draws a measurement uniformly and independently in each round. With a column
-        ``round``, ``played`` replays the file's rounds from its first, and a client without a line
-        repeats its previous measurement (or, before its first, the first). Without this column,
-        round t replays the client's t-th measurement. After the last, the replay starts again. The
-        expectation of a replayed round is its measurement, which the genie knows (static).
-      path: path of the file; a relative path starts at the working directory (static).
+      order: ``drawn`` draws a measurement uniformly and independently in each round. ``played``
+        replays the rounds of a file with the column ``round``, starting with the first. A client
+        without a line in a round repeats its previous measurement, or its first if none precedes.
+        Without this column, round t replays the client's t-th measurement. The replay starts
+        again after its end. The genie knows the latencies of a replayed round (static).
+      path: path of the file, absolute or relative to the working directory (static).
       digest: SHA-256 of the measurements, recorded in results and filled in when a run starts. A
         file with a different digest is rejected (static).
     """
@@ -79,9 +78,9 @@ class Traces(Latency):
 
     @classmethod
     def of(cls, seconds: Sequence[ArrayLike]) -> Self:
-        """Build the model from an array [n_k] of measured seconds > 0 for each client.
+        """Build the model from arrays [n_k] of measured seconds > 0, one for each client.
 
-        A config file would contain only the digest, so other processes need a CSV file instead.
+        A config file stores only the digest. Use a CSV file to run the config in other processes.
 
         Raises:
           ConfigError: if a client has no measurements, or seconds are not finite and > 0.
@@ -150,14 +149,14 @@ class Traces(Latency):
         return tables[self.digest if self.digest in tables else self.loaded().digest]
 
     def _drawn(self, key: Array, num_clients: int) -> Array:
-        """Return the index of a random entry of each client."""
+        """Return the index of a random entry for each client, int [K]."""
         table = self._measured
         size = jnp.asarray(table.size[:num_clients])
         first = jnp.asarray(table.first[:num_clients])
         return first + jax.random.randint(key, (num_clients,), 0, size)
 
     def _played(self, round: Array, num_clients: int) -> Array:
-        """Return the index of each client's entry of round t, in the order of measurement."""
+        """Return the index of each client's entry for round t in ``as_measured``, int [K]."""
         table = self._measured
         size = jnp.asarray(table.size[:num_clients])
         return jnp.asarray(table.first[:num_clients]) + (round - 1) % size
@@ -196,7 +195,7 @@ class Traces(Latency):
         return self.min_latency * cut + rest
 
     def _cut(self, num_clients: int, sums: NDArray[np.float64]) -> tuple[Array, Array]:
-        """Return (fraction of entries below tau_min, sum of the others / number of all), [K]."""
+        """Return (fraction of entries < tau_min, sum of the rest / number of entries), [K] each."""
         table = self._measured
         seconds, first = jnp.asarray(table.seconds), jnp.asarray(table.first[:num_clients])
         size = jnp.asarray(table.size[:num_clients])
@@ -206,7 +205,7 @@ class Traces(Latency):
             middle = (low + high) // 2
             below = (low < high) & (seconds[middle] < self.min_latency)
             low, high = jnp.where(below, middle + 1, low), jnp.where(below, high, middle)
-        # If all are below, ``low`` is the index of the next client.
+        # If all entries are below tau_min, ``low`` is the first index of the next client.
         rest = jnp.where(low < first + size, jnp.asarray(sums)[low], 0.0)
         return (low - first) / size, rest / size.astype(rest.dtype)
 
@@ -214,7 +213,7 @@ class Traces(Latency):
 def _table(
     client: NDArray[np.int64], seconds: NDArray[np.float64], ids: tuple[str, ...] = ()
 ) -> _Table:
-    """Build a table from clients 0, 1, ... and their seconds, in the order of measurement."""
+    """Build a table from client numbers and seconds (NaN for drop-outs), in measurement order."""
     order, size = np.argsort(client, kind="stable"), np.bincount(client)
     first = np.cumsum(size) - size
     then = np.isnan(seconds[order])
@@ -238,14 +237,14 @@ def _table(
 
 
 def _filled(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Fill each gap with the last known seconds before it, or else with the first known seconds."""
+    """Replace each NaN with the last finite value before it, or else the first finite value."""
     known = np.flatnonzero(np.isfinite(seconds))
     before = np.searchsorted(known, np.arange(seconds.size), "right") - 1
     return seconds[known[np.maximum(before, 0)]]
 
 
 def _every_round(data: Measured, name: str) -> Measured:
-    """Expand measurements to one entry per client and round, from the file's first to its last.
+    """Expand measurements to one entry per client and round, from the file's first to last round.
 
     Raises:
       ConfigError: if the table would exceed ``_MOST`` rows.
