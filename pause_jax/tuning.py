@@ -32,6 +32,7 @@ from pause_jax.learning import Dataset
 from pause_jax.run import contract
 from pause_jax.run.preflight import prepare
 from pause_jax.run.setup import learner_of
+from pause_jax.sweeps import provenance
 from pause_jax.sweeps.store import LOG
 from pause_jax.sweeps.sweep import sweep
 
@@ -147,7 +148,8 @@ def tune(
     entropy = jax.random.key_data(key).ravel().tolist()
     for path, number in programs(axes, config).items():
         LOG.info("%s compiles one program per value: %d programs.", path, number)
-    search = config_file.dumps(config), sorted(axes.items()), objective.text, seeds, entropy
+    described = config_file.dumps(config), provenance.data_digest(data)
+    search = *described, sorted(axes.items()), objective.text, seeds, entropy
     study = _study(storage, repr(search))
     run = functools.partial(_run, config, objective, data, progress)
     while len(trials := _finished(study)) < budget:

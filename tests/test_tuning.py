@@ -26,7 +26,7 @@ from pause_jax import (
     tuning,
 )
 from pause_jax.base.compilation import Compilations
-from pause_jax.learning import Digits, FedAvgM, Learning, Linear, LinearRegression
+from pause_jax.learning import Dataset, Digits, FedAvgM, Learning, Linear, LinearRegression
 from pause_jax.policies import named
 from pause_jax.privacy import NoPrivacy
 from pause_jax.run import contract
@@ -202,6 +202,15 @@ def test_trials_of_a_killed_process_do_not_count_in_the_budget(monkeypatch, tmp_
     for _ in range(8):
         study.ask(axes_of(["learning.learning_rate=log:1e-2..1e6"]))
     assert len(searched(monkeypatch, played, **options).trials) == 24
+
+
+def test_a_search_resumes_with_its_own_data_only(monkeypatch, tmp_path):
+    played = Played(lambda rate, *_: rate)
+    kept = {"storage": str(tmp_path / "kept.log"), "budget": 8}
+    for offset, calls in ((0, 2), (0, 2), (1, 4)):
+        x, y = np.arange(40.0).reshape(20, 2) + offset, np.arange(20) % 2
+        searched(monkeypatch, played, data=Dataset.of(x, y), **kept)
+        assert len(played.keys) == calls
 
 
 def test_searches_share_a_storage_and_compile_in_the_first_generation(monkeypatch, tmp_path):
