@@ -416,7 +416,8 @@ def test_a_stopped_search_resumes_with_the_same_figures(monkeypatch, tmp_path, c
     with monkeypatch.context() as patch:
         patch.setattr(tuning, "sweep", stopped)
         assert command(patch, tmp_path, *unfinished) == 130
-    assert "The same command with --resume continues." in " ".join(capsys.readouterr().err.split())
+    error = " ".join(capsys.readouterr().err.split())
+    assert "Run the same command with --resume to continue." in error
     assert command(monkeypatch, tmp_path, *unfinished) == 0
     whole, stopped = (tmp_path / "results" / name for name in ("tune-mine", "stopped"))
     for name in ("trials.csv", "best.toml"):

@@ -91,8 +91,8 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
                 discard_store(store.folder)
     if stopped is not None:
         resumable = store.folder.is_dir()
-        goes_on = "The same command with --resume goes on."
-        end(stopped, goes_on if resumable else "The same command starts again.")
+        resume = "Run the same command with --resume to continue."
+        end(stopped, resume if resumable else "Run the same command to start again.")
 
 
 def _check_output(request: Request) -> None:
@@ -148,7 +148,7 @@ def _to_go_on_with(request: Request, name: str, plan: SweepPlan) -> pathlib.Path
         raise ConfigError(
             f"--resume: {others[0]}. Take back what was changed, or start anew without --resume."
         )
-    Console(stderr=True).print("--resume: nothing of this command is unfinished; it starts anew.")
+    Console(stderr=True).print("--resume: no unfinished run of this command. Starting a new one.")
     return None
 
 

@@ -30,7 +30,7 @@ def fit(
     file: Annotated[pathlib.Path, typer.Argument(help="CSV or Parquet: client, seconds, round.")],
     out: Annotated[
         pathlib.Path | None,
-        typer.Option(help="Write the fitted model as TOML, for the table [latency] of a config."),
+        typer.Option(help="Write the fitted model as TOML, for the latency table of a config."),
     ] = None,
     drop_bad_lines: Annotated[
         bool, typer.Option("--drop-bad-lines", help="Leave out lines that break a rule.")
@@ -50,7 +50,7 @@ def fit(
     found = fleet.fit(measured)
     console = Output()
     for rule, number_of in Counter(measured.dropped).items():
-        console.print(f"Dropped {number_of} lines: {rule}.", highlight=False, markup=False)
+        console.print(f"Lines dropped: {number_of} ({rule}).", highlight=False, markup=False)
     for sentence in sentences(found):
         console.print(sentence, highlight=False, markup=False)
     best = found.laws[0]

@@ -90,7 +90,7 @@ def reserve(
                 resumed = (folder / UNFINISHED).is_dir()
                 raise ConfigError(
                     f"{folder} exists: results are not overwritten. "
-                    + ("It is unfinished: --resume goes on with it. " if resumed else "")
+                    + ("It is unfinished: --resume continues it. " if resumed else "")
                     + "Choose another --name, or --force."
                 )
     except OSError as error:

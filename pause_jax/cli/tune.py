@@ -115,7 +115,7 @@ def tune(
             result_folder.finish(folder, described(search.seed))
             Console().print(f"Written to {folder}/")
     except SweepInterrupted as error:
-        end(error, "The same command with --resume continues.")
+        end(error, "Run the same command with --resume to continue.")
     finally:
         result_folder.give_back(folder)
 

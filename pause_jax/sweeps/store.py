@@ -161,8 +161,8 @@ class Store:
             if not self.failed:
                 self.failed = error.strerror or str(error)
                 LOG.warning(
-                    "%s: cannot be written (%s). The sweep goes on, but nothing more of it is kept "
-                    "until it ends.",
+                    "%s: cannot be written (%s). The sweep continues, but nothing more of it is "
+                    "kept until it ends.",
                     self.folder,
                     self.failed,
                 )
@@ -207,7 +207,7 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
                 f"{folder}: another process runs this sweep. Wait for it, or stop it."
             ) from None
         except (NotImplementedError, OSError) as error:
-            LOG.warning("%s: cannot be locked (%s); goes on.", folder, error)
+            LOG.warning("%s: cannot be locked (%s). Continuing without the lock.", folder, error)
         yield
 
 

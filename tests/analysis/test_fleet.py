@@ -349,8 +349,8 @@ def test_bad_lines_are_dropped_and_counted_by_rule(monkeypatch, tmp_path, capsys
     monkeypatch.setenv("COLUMNS", "500")
     assert command(monkeypatch, path, "--drop-bad-lines") == 0
     printed = capsys.readouterr().out
-    assert "Dropped 1 lines: the client has this round on an earlier line" in printed
-    assert "Dropped 2 lines: seconds must be a float32 number > 0." in printed
+    assert "Lines dropped: 1 (the client has this round on an earlier line" in printed
+    assert "Lines dropped: 2 (seconds must be a float32 number > 0)." in printed
     assert "If these are milliseconds, convert them: pause-jax import csv with" in printed
 
 

@@ -114,7 +114,7 @@ def test_a_signal_loses_nothing_and_resume_goes_on(cache, here, tmp_path):
     _, error = process.communicate(timeout=600)
     assert process.returncode == 143
     assert "Traceback" not in error
-    assert "--resume goes on" in " ".join(error.split())
+    assert "--resume to continue" in " ".join(error.split())
     printed, error, code = here(*LONG, "--resume")
     assert code == 0
     assert re.search(r"of \d chunks are finished", error)
@@ -143,7 +143,7 @@ def test_a_stopped_command_says_in_a_line_what_is_finished(cache, tmp_path, numb
     _, error = process.communicate(timeout=600)
     assert process.returncode == 128 + number
     # Nothing may have been saved before the first run has ended.
-    advice = "goes on" if number == signal.SIGINT else "(goes on|starts again)"
+    advice = "to continue" if number == signal.SIGINT else "(to continue|to start again)"
     line = rf"stopped after \d of 8 runs, 0 of 1 configs \({number.name}\)\. .*{advice}\."
     assert re.search(line, " ".join(error.split()))
     assert "Traceback" not in error
@@ -188,7 +188,7 @@ def test_on_a_full_disk_the_table_is_printed_and_one_line_says_why(here):
     assert code == 2
     assert "reward.gamma of 'random' was" in error
     _, error, code = here(*DISK)
-    assert (code, "It is unfinished: --resume goes on with it." in error) == (2, True)
+    assert (code, "It is unfinished: --resume continues it." in error) == (2, True)
     printed, error, code = here(*DISK, "--resume")
     assert (code, "Written to" in printed) == (0, True)
     found = xr.load_dataset("results/mine/data.nc")
