@@ -130,10 +130,10 @@ def test_a_signal_loses_nothing_and_resume_goes_on(cache, here, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("number", "moment"), [(signal.SIGHUP, "made_by.json"), (signal.SIGINT, "chunk-*")]
+    ("number", "moment"), [(signal.SIGHUP, "made_by.json"), (signal.SIGTERM, "chunk-*")]
 )
 def test_a_stopped_command_says_in_a_line_what_is_finished(cache, tmp_path, number, moment):
-    """Before the first run ends, and between two runs."""
+    """Before the first run ends, and between two runs. A background job ignores SIGINT."""
     slow = (*RUN, "--rounds", "40000", "--seeds", "8", "--max-batch", "1", "--name", "mine")
     process = program(tmp_path, cache, *slow)
     kept = tmp_path / "results" / "mine" / "unfinished"
@@ -143,7 +143,7 @@ def test_a_stopped_command_says_in_a_line_what_is_finished(cache, tmp_path, numb
     _, error = process.communicate(timeout=600)
     assert process.returncode == 128 + number
     # Nothing may have been saved before the first run has ended.
-    advice = "to continue" if number == signal.SIGINT else "(to continue|to start again)"
+    advice = "to continue" if number == signal.SIGTERM else "(to continue|to start again)"
     line = rf"stopped after \d of 8 runs, 0 of 1 configs \({number.name}\)\. .*{advice}\."
     assert re.search(line, " ".join(error.split()))
     assert "Traceback" not in error
