@@ -132,7 +132,7 @@ def test_a_signal_loses_nothing_and_resume_goes_on(cache, here, tmp_path):
 @pytest.mark.parametrize(
     ("number", "moment"), [(signal.SIGHUP, "made_by.json"), (signal.SIGTERM, "chunk-*")]
 )
-def test_a_stopped_command_says_in_a_line_what_is_finished(cache, tmp_path, number, moment):
+def test_a_stopped_command_reports_progress_in_one_line(cache, tmp_path, number, moment):
     """Before the first run ends, and between two runs. A background job ignores SIGINT."""
     slow = (*RUN, "--rounds", "40000", "--seeds", "8", "--max-batch", "1", "--name", "mine")
     process = program(tmp_path, cache, *slow)
