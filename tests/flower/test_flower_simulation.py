@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 from pause_jax import simulate
 from pause_jax.deploy.flower import Ledger
@@ -56,10 +57,13 @@ def fleet(tmp_path_factory):
 
 def test_the_policy_learns_who_is_fast(fleet):
     _, rounds, _, _ = fleet
-    early = np.isin([each["clients"] for each in rounds[:4]], FAST).mean()
-    late = np.isin([each["clients"] for each in rounds[12:]], FAST).mean()
-    assert early < 0.6  # everybody is tried first; by chance it is 0.4
-    assert late > 0.65
+    early = np.isin([each["clients"] for each in rounds[:4]], FAST)
+    late = np.isin([each["clients"] for each in rounds[12:]], FAST)
+    # The first 12 choices include all ten clients, so at most 4 + 2 of them are fast.
+    assert early.mean() <= 0.5
+    # How many are fast later depends on the load of the machine. Chance alone gives 40 %.
+    assert binomtest(int(late.sum()), late.size, 0.4, alternative="greater").pvalue < 0.01
+    assert late.mean() > early.mean()
     for each in rounds:
         assert not each["failed"]
         for client, seconds in each["seconds"].items():
