@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from pause_jax.base.registry import label
@@ -25,7 +26,7 @@ from pause_jax.learning.optimizer import (
     is_transformation,
     made,
 )
-from pause_jax.learning.partition import Iid, PartitionConfig
+from pause_jax.learning.partition import Iid, PartitionConfig, num_held_out
 from pause_jax.learning.server import FederatedAveraging, no_updates
 from pause_jax.learning.task import (
     Task,
@@ -66,6 +67,9 @@ class Learning(Config):
         averaged one round late under ``stale_updates="next"``; None keeps the original weights.
       validation: number of samples at the end of the test set that are reserved for
         ``server_loss``, which policies can read. Test metrics exclude them.
+      holdout: share of each client's samples that is never trained on and scores the model at this
+        client (``record=("client_accuracy",)``), at least one sample. A client with one sample
+        trains on it and has no score.
     """
 
     data: DataConfig = node(factory=Digits, of=DataConfig)
@@ -82,6 +86,7 @@ class Learning(Config):
     server: ServerOptimizer = node(factory=FedAvg, of=ServerOptimizer)
     stale_damping: float | None = number(default=None, at_least=0, at_most=1, optional=True)
     validation: int = static(default=0, at_least=0)
+    holdout: float = static(default=0.0, at_least=0, at_most=0.9)
 
     def check(self, path: str, sizes: Sizes) -> None:
         made(self.optimizer, 0.1)
@@ -135,6 +140,8 @@ class Learning(Config):
         """
         assert data is not None, "Learning.load gives the data that Learning.build needs"
         largest = self.partition.max_size(self.num_samples(data), num_clients)
+        if self.holdout:
+            largest -= int(num_held_out(np.asarray(largest), self.holdout, np))
         local = self.local_training(data, largest)
         averaging = FederatedAveraging(
             local=local,
@@ -147,6 +154,7 @@ class Learning(Config):
             largest=largest,
             keeps_state=self.keep_optimizer_state,
             scored=slice(data.y_test.shape[0] - self.validation),
+            holdout=self.holdout,
         )
         return Learner(
             init=averaging.init,
@@ -159,6 +167,7 @@ class Learning(Config):
             deferred=Deferred(no_updates, averaging.train_cohort, averaging.average),
             stale_damping=self.stale_damping,
             server_loss=averaging.server_loss if self.validation else None,
+            evaluate_clients=averaging.evaluate_clients if self.holdout else None,
         )
 
     def client_optimizer(self, round: Array) -> optax.GradientTransformation:

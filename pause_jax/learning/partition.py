@@ -6,7 +6,7 @@ samples of a client are a slice of one array of sample numbers, without padding 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,12 +28,16 @@ Dealt = tuple[Array, Array]
 
 
 class Partition(NamedTuple):
-    """Samples of all clients. Client k holds ``order[start[k] : start[k] + size[k]]``."""
+    """Samples of all clients. Client k trains on ``order[start[k] : start[k] + size[k]]``.
+
+    The ``held_out[k]`` samples that follow are client k's held-out samples.
+    """
 
     order: Int[Array, " n"]  # distinct sample numbers
     start: Int[Array, " K"]
-    size: Int[Array, " K"]  # at least 1
+    size: Int[Array, " K"]  # number of training samples, at least 1
     quality: Float[Array, " K"]  # data quality q_k in [0, 1]
+    held_out: Int[Array, " K"] | None = None  # number of held-out samples; None if all are 0
 
     @property
     def share(self) -> Array:
@@ -305,6 +309,31 @@ class DirichletLabels(_ByLabel):
         owner = jnp.concatenate([everyone, in_turn(dealt, rest.shape[0]) % num_clients])
         order = jnp.concatenate([first, rest])[jnp.argsort(owner, stable=True)]
         return order, jnp.zeros(num_clients, jnp.int32).at[owner].add(1)
+
+
+def num_held_out(size: Any, share: float, xp: Any = jnp) -> Any:
+    """Return how many of a client's ``size`` samples are held out, int of the same shape.
+
+    The number is ``share * size``, rounded, but at least 1. A client's only sample is not held out.
+    """
+    # One multiplication in float32, so NumPy (``xp=numpy``) and XLA round alike.
+    wanted = xp.round(np.float32(share) * size.astype(np.float32)).astype(np.int32)
+    return xp.minimum(xp.maximum(wanted, 1), size - 1)
+
+
+def hold_out(key: Array, partition: Partition, share: float) -> Partition:
+    """Hold out a ``share`` of each client's samples, drawn at random.
+
+    The draw is needed because a client's samples may be sorted, for example by label.
+    """
+    order, start, size = partition.order, partition.start, partition.size
+    place = jnp.arange(order.shape[0])
+    client = jnp.searchsorted(start, place, side="right") - 1
+    # Between two clients' slices may be samples that nobody holds, which form a group of their own.
+    group = 2 * client + (place >= (start + size)[client])
+    shuffled = order[jnp.lexsort((jax.random.bits(key, order.shape), group))]
+    held_out = num_held_out(size, share)
+    return partition._replace(order=shuffled, size=size - held_out, held_out=held_out)
 
 
 def are_labels(targets: Array) -> bool:

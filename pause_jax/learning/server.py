@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 from pause_jax.bandit.protocol import Selection, store_active
 from pause_jax.learning.client import LocalLoss, LocalTraining, Slot, local_steps, train_locally
 from pause_jax.learning.cohort import Execution, clients_that_fit, map_clients, training_bytes
-from pause_jax.learning.evaluation import evaluate, local_loss, moved_loss
+from pause_jax.learning.evaluation import evaluate, evaluate_clients, local_loss, moved_loss
 from pause_jax.learning.learner import (
     Learner,
     LearnerState,
@@ -28,7 +28,7 @@ from pause_jax.learning.learner import (
     trained_part,
 )
 from pause_jax.learning.optimizer import server_step
-from pause_jax.learning.partition import PartitionConfig
+from pause_jax.learning.partition import PartitionConfig, hold_out
 from pause_jax.rng import draws, keys
 
 if TYPE_CHECKING:
@@ -53,11 +53,14 @@ class FederatedAveraging(NamedTuple):
     largest: int  # upper bound on a client's number of samples
     keeps_state: bool  # whether clients keep their optimiser state between rounds
     scored: slice  # test samples for metrics; later test samples are for validation
+    holdout: float = 0.0  # share of each client's samples that is held out
 
     def init(self, streams: keys.Streams) -> LearnerState:
         local = self.local
         data = local.dataset
         partition = self.partition.assign(streams.data, data, self.num_samples, self.num_clients)
+        if self.holdout:
+            partition = hold_out(keys.holdout(streams.data), partition, self.holdout)
         variables = local.network.init(streams.model, data.to_input(data.x_train[:1]))
         clients = None
         if self.keeps_state:
@@ -104,6 +107,11 @@ class FederatedAveraging(NamedTuple):
     def evaluate(self, state: LearnerState) -> dict[str, Array]:
         local = self.local
         return evaluate(local.network, local.task, state.model, local.dataset, self.scored)
+
+    def evaluate_clients(self, state: LearnerState) -> dict[str, Array]:
+        # A client holds out at most one sample more than its share.
+        most = min(self.num_samples, int(self.holdout * self.num_samples) + self.num_clients)
+        return evaluate_clients(self.local, state.model, state.partition, state.inputs, most)
 
     def server_loss(self, state: LearnerState, updates: Array, weights: Array) -> Array:
         held = slice(self.scored.stop, None)

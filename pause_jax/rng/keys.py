@@ -23,7 +23,7 @@ class Streams(NamedTuple):
 
     Attributes:
       world: latencies, availability and drop-outs in every round, and client budgets.
-      data: partition of the samples among clients, and data quality.
+      data: partition of the samples among clients, data quality, and held-out samples.
       model: initial model.
       policy: queries and choices of the policy.
       training: sample order and dropout of each client, and mini-batches for its query answers.
@@ -103,6 +103,11 @@ def first_availability(world: Array) -> Array:
 def budgets(world: Array) -> Array:
     """Derive the key for drawing client budgets, by folding in a number that no round uses."""
     return jax.random.fold_in(world, 2**32 - 1)
+
+
+def holdout(data: Array) -> Array:
+    """Derive the key that draws held-out samples, by folding in a number that no split yields."""
+    return jax.random.fold_in(data, 2**32 - 1)
 
 
 def choice(policy: Array, round: Array | int) -> Array:

@@ -546,9 +546,12 @@ def test_clients_go_by_the_ids_of_the_data():
         Selector(BASE, KEY, ids=["a\0", *"bcdefgh"])
 
 
-def test_data_sizes_are_those_of_the_configs_data():
+@pytest.mark.parametrize("holdout", [0.0, 0.5])
+def test_data_sizes_are_those_of_the_configs_data(holdout):
     """Where sizes differ, equal ones would choose other clients than a simulation."""
-    learning = Learning(model=Linear(), partition=Dirichlet(concentration=0.5), max_steps=1)
+    learning = Learning(
+        model=Linear(), partition=Dirichlet(concentration=0.5), max_steps=1, holdout=holdout
+    )
     config = BASE.replace(policy=named("pause"), learning=learning)
     result = simulate(config, KEY, record=("clients",))
     seconds, present, _ = world(config)

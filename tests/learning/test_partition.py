@@ -40,7 +40,7 @@ share_of = jax.jit(lambda partition: partition.share)
 
 
 def each(partitions: Partition) -> list[Partition]:
-    return [Partition(*row) for row in zip(*partitions, strict=True)]
+    return [jax.tree.map(lambda x, i=i: x[i], partitions) for i in range(len(partitions.size))]
 
 
 def samples_of(partition: Partition) -> list[np.ndarray]:
