@@ -1,4 +1,10 @@
-"""Verdicts of the gauntlet: differences from the yardstick, with simultaneous intervals."""
+"""Verdicts of the gauntlet: signs of the differences from the yardstick in the same worlds.
+
+A mark claims that a policy is ahead of the yardstick (or behind it) with a probability above one
+half in a world of this fleet. The sign test is exact for any distribution of the differences.
+Bonferroni over all cells limits the probability of any false mark to 5 %. The mean lead is shown
+without an interval.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import scipy.stats
 
-from experiments.common import claims
+# Largest probability of any false mark among all cells.
+LEVEL = 0.05
 
 
 class Judgement(NamedTuple):
@@ -16,14 +24,12 @@ class Judgement(NamedTuple):
 
     Attributes:
       each: accuracy of each seed [S].
-      ahead: mean lead over the yardstick in the same worlds.
-      half: half the width of the interval of the lead.
-      together: number of intervals, including this one, that hold at once with 95 %.
+      lead: lead over the yardstick in the world of each seed [S].
+      together: number of cells, including this one, that are tested together.
     """
 
     each: np.ndarray
-    ahead: float
-    half: float
+    lead: np.ndarray
     together: int
 
     @property
@@ -32,13 +38,30 @@ class Judgement(NamedTuple):
         return float(self.each.mean())
 
     @property
+    def ahead(self) -> float:
+        """Mean lead over the yardstick."""
+        return float(self.lead.mean())
+
+    @property
     def mark(self) -> str:
         """Significance mark: ``+`` ahead of the yardstick, ``-`` behind, otherwise empty."""
-        return "+" if self.ahead > self.half else "-" if self.ahead < -self.half else ""
+        above, below = (usually_positive(sign * self.lead, self.together) for sign in (1, -1))
+        return "+" if above else "-" if below else ""
 
     def __str__(self) -> str:
         error = self.each.std(ddof=1) / np.sqrt(self.each.size)
         return f"{self.mean:.1f}±{error:.1f}{self.mark or ' '}"
+
+
+def usually_positive(lead: np.ndarray, together: int = 1) -> np.ndarray:
+    """Return whether significantly more than half of the leads [..., S] are positive.
+
+    This is one side of the exact two-sided sign test, corrected for ``together`` tests. A tie
+    counts like a negative lead.
+    """
+    worlds = lead.shape[-1]
+    at_least_as_many = scipy.stats.binom.sf((lead > 0).sum(axis=-1) - 1, worlds, 0.5)
+    return 2 * at_least_as_many <= LEVEL / together
 
 
 def judged(
@@ -59,32 +82,17 @@ def judged(
             by_policy = table.pivot(index="seed", columns="policy", values=when)
             own = by_policy[yardstick].to_numpy()
             result[when][fleet] = {
-                str(name): _judgement(each.to_numpy(), own, together)
+                str(name): Judgement(each.to_numpy(), each.to_numpy() - own, together)
                 for name, each in by_policy.items()
             }
     return result
 
 
-def _judgement(each: np.ndarray, yardstick: np.ndarray, together: int) -> Judgement:
-    ahead, half = _apart(each, yardstick, together)
-    return Judgement(each, ahead, half, together)
-
-
-def _apart(one: np.ndarray, other: np.ndarray, together: int) -> tuple[float, float]:
-    """Return the mean difference of pairs, and half the width of its interval."""
-    claim = claims.mean("", one - other, "points")
-    low, high = claims.interval(claim, together)
-    return claim.found, (high - low) / 2
-
-
 def best_of(each: Mapping[str, Judgement]) -> list[str]:
-    """Return the best policy of a fleet and all policies not significantly below it, best first.
+    """Return the policy with the best mean, and all policies that beat it in at least one world.
 
-    Any policy might have been the best, so the intervals are corrected for all pairs of policies,
-    at all times and on all fleets.
+    The best comes first, and the others by their mean. This describes the worlds that ran.
     """
     order = sorted(each, key=lambda name: -each[name].mean)
-    top = each[order[0]]
-    pairs = top.together * len(order) // 2
-    apart = {name: _apart(top.each, each[name].each, pairs) for name in order[1:]}
-    return [order[0], *(name for name in order[1:] if apart[name][0] <= apart[name][1])]
+    top = each[order[0]].each
+    return [order[0], *(name for name in order[1:] if (each[name].each > top).any())]
