@@ -2,11 +2,6 @@
 
 Each check runs the component on small problems, and raises an AssertionError that describes the
 first violation. A check takes a few seconds, needs no fixture, and passes for built-in components.
-
-    from pause_jax.testing import check_policy
-
-    def test_my_policy():
-        check_policy(MyPolicy())
 """
 
 from __future__ import annotations
@@ -45,6 +40,9 @@ __all__ = ["check_learner", "check_mechanism", "check_policy"]
 
 ROUNDS = 30
 TRAINED_ROUNDS = 10
+ANOTHER_TRACE = (
+    "other numbers compile anew: a traced number fixes a shape or a branch; make it static"
+)
 
 
 @quantity("round", "slot")
@@ -104,7 +102,7 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
         learning=None,
     )
     record = (*RECORDED, weights, filled, available)
-    run = _Counted(lambda config, key: simulate(config, key, record=record))
+    run, traces = _counted(lambda config, key: simulate(config, key, record=record))
     config, _ = prepare(config)
     key = jax.random.key(0)
     learner = learner_of(config, None)
@@ -113,7 +111,7 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
     for share in (1.0, 0.5, 0.02):
         result = run(config.replace(availability=jnp.float32(share)), key)
         _check_choices(result, f"availability {share:g}")
-    run.check()
+    _require(len(traces) == 1, ANOTHER_TRACE)
     if readings(policy):
         digits = Digits(num_train=10 * num_clients)
         learning = Learning(data=digits, model=Linear(), max_steps=1, validation=20)
@@ -140,16 +138,16 @@ def check_pure(config: PolicyConfig, context: Context) -> None:
     """
     policy = policy_of(config, context)
     trace = _trace(policy, context)
-    problem = ""
-    if _trace(policy, context) != trace:
-        problem = "called again with the same arguments"
-    elif _trace(policy_of(config, context), context) != trace:
-        problem = "built again from the same config"
-    if problem:  # not an `assert`, which `python -O` skips
-        raise AssertionError(
-            f"{type(config).__name__}: {problem} it computes something else: it is not pure. Keep "
+    others = {
+        "called again with the same arguments": policy,
+        "built again from the same config": policy_of(config, context),
+    }
+    for when, other in others.items():
+        _require(
+            _trace(other, context) == trace,
+            f"{type(config).__name__}: {when} it computes something else: it is not pure. Keep "
             "what it must remember in the state, draw from the key, and use nothing but the "
-            "config, the context and the arguments."
+            "config, the context and the arguments.",
         )
 
 
@@ -224,7 +222,7 @@ def check_mechanism(mechanism: Mechanism, *, dimension: int = 40) -> None:
       ConfigError: if the config is invalid.
     """
     config, _ = prepare(SimConfig(privacy=mechanism, learning=None))
-    release = _Counted(lambda mechanism, *rest: mechanism.privatize(*rest))
+    release, traces = _counted(lambda mechanism, *rest: mechanism.privatize(*rest))
     own, epsilon = config.privacy, jnp.float32(2.0)
     several = jax.random.split(jax.random.key(0), 4)
     updates = jax.random.normal(jax.random.key(1), (4, dimension)).at[3].set(0.0)
@@ -243,8 +241,7 @@ def check_mechanism(mechanism: Mechanism, *, dimension: int = 40) -> None:
     if mechanism.unit != "none":
         _require(not np.array_equal(other, singles[0]), "two keys, one release: there is no noise")
     release(jax.tree.map(lambda x: x * 0.9, own), several[0], updates[0], epsilon)
-    release.check()
-
+    _require(len(traces) == 1, ANOTHER_TRACE)
     _check_budget(own)
     _check_toml(SimConfig(privacy=mechanism, learning=None), mechanism)
 
@@ -319,28 +316,27 @@ def _check_training(learner: Learner, state: LearnerState, cohort: Array) -> Non
     equal = Selection(cohort, jnp.full(m, 1 / m, jnp.float32))
 
     @jax.jit
-    def trained_from(
-        state: LearnerState, selection: Selection, scale: Array
-    ) -> tuple[LearnerState, Any]:
+    def train(state: LearnerState, selection: Selection, scale: float) -> tuple[LearnerState, Any]:
         return learner.train(key, state, selection, lambda updates: scale * updates)
 
-    def train(selection: Selection, scale: float) -> tuple[LearnerState, Any]:
-        return trained_from(state, selection, np.float32(scale))
-
-    after, trained = train(equal, 1.0)
-    _same_form(after, state, "train must keep the form of the state")
+    after, trained = train(state, equal, 1.0)
+    forms = [
+        jax.tree.map(lambda leaf: (jnp.shape(leaf), str(leaf.dtype)), tree)
+        for tree in (after, state)
+    ]
+    _require(forms[0] == forms[1], f"train must keep the form of the state: {forms}")
     for name in ("loss", "square_loss"):
         shape = getattr(trained, name).shape
         _require(shape == (m,), f"{name} has shape {shape}: must be [m]")
     _require(trained.released.ndim == 2, "released must be [m, d]")
 
-    unchanged, _ = train(equal, 0.0)
+    unchanged, _ = train(state, equal, 0.0)
     before, moved = ((tree.variables or {}).get("params") for tree in (state, unchanged))
     _same(before, moved, "with a release of zeros the model moved: something goes past it")
-    nobody, _ = train(Selection(cohort, jnp.zeros(m)), 1.0)
+    nobody, _ = train(state, Selection(cohort, jnp.zeros(m)), 1.0)
     for part in ("variables", "clients"):
         _same(getattr(state, part), getattr(nobody, part), f"empty slots changed {part}")
-    turned, _ = train(Selection(cohort[::-1], equal.weights), 1.0)
+    turned, _ = train(state, Selection(cohort[::-1], equal.weights), 1.0)
     for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(turned), strict=True):
         if jnp.issubdtype(a.dtype, jnp.floating):
             np.testing.assert_allclose(
@@ -362,26 +358,15 @@ def _check_answers(learner: Learner, state: LearnerState, cohort: Array) -> None
     _require(all(jnp.shape(value) == () for value in metrics.values()), "a metric is no scalar")
 
 
-class _Counted:
-    """Jitted function that counts how often it is traced."""
+def _counted(function: Callable[..., Any]) -> tuple[Callable[..., Any], list[None]]:
+    """Return the jitted function, and a list that grows by one entry per trace."""
+    traces: list[None] = []
 
-    def __init__(self, function: Callable[..., Any]):
-        self.traces, self._function = 0, function
-        self._jitted = jax.jit(self._run)
+    def traced(*args: Any) -> Any:
+        traces.append(None)
+        return function(*args)
 
-    def _run(self, *args: Any) -> Any:
-        self.traces += 1
-        return self._function(*args)
-
-    def __call__(self, *args: Any) -> Any:
-        return self._jitted(*args)
-
-    def check(self) -> None:
-        """Raise AssertionError unless the function was traced exactly once."""
-        _require(
-            self.traces == 1,
-            "other numbers compile anew: a traced number fixes a shape or a branch; make it static",
-        )
+    return jax.jit(traced), traces
 
 
 def _require(holds: Any, message: str) -> None:
@@ -404,10 +389,3 @@ def _check_toml(config: SimConfig, part: Config) -> None:
 def _same(one: Any, other: Any, message: str) -> None:
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b), err_msg=message)
-
-
-def _same_form(one: Any, other: Any, message: str) -> None:
-    forms = [
-        jax.tree.map(lambda leaf: (jnp.shape(leaf), str(leaf.dtype)), tree) for tree in (one, other)
-    ]
-    _require(forms[0] == forms[1], f"{message}: {forms[0]} after {forms[1]}")

@@ -1,10 +1,9 @@
-"""Persistent compilation cache, XLA compiler options and compilation statistics."""
+"""Cache folder, XLA compiler options and compilation statistics."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import os
 import pathlib
 import sys
@@ -15,7 +14,6 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from pause_jax.base.cache import cache_folder
 from pause_jax.base.struct import ConfigError
 
 COMPILING = "compiling ... (once: programs are kept for later starts)"
@@ -29,8 +27,6 @@ _LEVEL, _EMITTERS = "xla_backend_optimization_level", "xla_cpu_use_fusion_emitte
 CPU_OPTIONS: dict[str, dict[str, Any]] = {"small": {_LEVEL: 2}, "large": {_LEVEL: 2}}
 if jax.__version_info__ < (0, 12):
     CPU_OPTIONS["small"][_EMITTERS] = False
-# Number of allocations between garbage collections. JAX creates little garbage while it traces.
-_OBJECTS = 50_000
 
 
 def compiler_options(runs: str) -> dict[str, Any] | None:
@@ -43,48 +39,32 @@ def compiler_options(runs: str) -> dict[str, Any] | None:
     return CPU_OPTIONS[runs]
 
 
-def use_cache() -> pathlib.Path | None:
-    """Enable JAX's persistent compilation cache.
-
-    ``JAX_COMPILATION_CACHE_DIR`` overrides the folder, and ``JAX_ENABLE_COMPILATION_CACHE=false``
-    disables the cache. JAX cannot cache programs with Python callbacks (``clustered_similarity``).
-
-    Returns:
-      The cache folder, or None if the cache is disabled.
-    """
-    if not jax.config.values["jax_enable_compilation_cache"]:
-        return None
-    named = os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    folder = pathlib.Path(named or cache_folder() / "compiled")
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    # A run compiles many small programs, each in less than JAX's default threshold of 1 s.
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    return folder
+def cache_folder() -> pathlib.Path:
+    """Return ``$PAUSE_JAX_CACHE`` if set, otherwise ``pause_jax`` in the user's cache folder."""
+    if folder := os.environ.get("PAUSE_JAX_CACHE"):
+        return pathlib.Path(folder)
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    try:
+        return pathlib.Path(base).expanduser() / "pause_jax"
+    except RuntimeError:
+        raise ConfigError("HOME is not set. Set it, or PAUSE_JAX_CACHE to a folder.") from None
 
 
 @functools.cache
-def _use_default_cache() -> None:
-    """Enable the cache once per process, unless one is set or its folder cannot be created."""
-    if jax.config.values["jax_compilation_cache_dir"] is None:
-        with contextlib.suppress(OSError, ConfigError):  # no HOME, or a read-only one
-            (cache_folder() / "compiled").mkdir(parents=True, exist_ok=True)
-            use_cache()
+def use_cache() -> None:
+    """Enable JAX's persistent cache, unless one is set or its folder cannot be created.
 
-
-@contextlib.contextmanager
-def compiling() -> Iterator[None]:
-    """Enable the cache, and delay garbage collection, which would take 1/6 of the compile time."""
-    _use_default_cache()
-    before = gc.get_threshold()
-    if not 0 < before[0] < _OBJECTS:  # disabled, already rare, or set by another thread
-        yield
+    JAX cannot cache programs with Python callbacks (``clustered_similarity``).
+    """
+    if jax.config.values["jax_compilation_cache_dir"] is not None:
         return
-    gc.set_threshold(_OBJECTS, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
+    with contextlib.suppress(OSError, ConfigError):  # no HOME, or a read-only one
+        folder = cache_folder() / "compiled"
+        folder.mkdir(parents=True, exist_ok=True)
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        # A run compiles many small programs, each in less than JAX's default threshold of 1 s.
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 _tell = functools.cache(lambda: print(COMPILING, file=sys.stderr))

@@ -10,9 +10,11 @@ chooses. It only looks up names in loaded modules, and rejects objects of the wr
 from __future__ import annotations
 
 import importlib
+import operator
+import pkgutil
 import sys
+import types
 from collections.abc import Callable, Iterator, Mapping
-from types import ModuleType
 from typing import Any, TypeVar
 
 from pause_jax.base.spelling import nearest, shown
@@ -102,7 +104,7 @@ def resolved(where: str, text: str, admits: Callable[[Any], bool], kind: str) ->
     table = LOADED.get(module)
     if table is None:
         loaded = sys.modules.get(module)
-        if not isinstance(loaded, ModuleType):
+        if not isinstance(loaded, types.ModuleType):
             name = module if module.endswith(".py") else "FILE.py"
             raise ConfigError(
                 f"{where} = {shown(text)}: {shown(module)} is not loaded, and a config file "
@@ -133,16 +135,11 @@ def imported(where: str, text: str) -> Any:
     """
     module, _, path = text.partition(":")
     try:
-        first, *inner = path.split(".")
         if module in LOADED:
-            target = LOADED[module][first]
-        else:
-            target = getattr(importlib.import_module(module), first)
-        for name in inner:
-            target = getattr(target, name)
+            return operator.attrgetter(path)(types.SimpleNamespace(**LOADED[module]))
+        return pkgutil.resolve_name(text)
     except Exception as error:
         raise ConfigError(
             f"{where} = {shown(text)}: cannot be imported ({type(error).__name__}: {error}). It "
             "must be package.module:name; an object without a name can only be passed in Python."
         ) from error
-    return target

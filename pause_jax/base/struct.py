@@ -82,39 +82,25 @@ class Rule(NamedTuple):
         return admitted
 
 
-def number(
-    *,
-    default: Any,
-    at_least: float | None = None,
-    above: float | None = None,
-    at_most: float | None = None,
-    optional: bool = False,
-) -> Any:
-    """Declare a traced float with bounds. If optional, None removes the leaf from the pytree."""
-    rule = Rule(at_least=at_least, above=above, at_most=at_most, optional=optional)
-    return dataclasses.field(default=default, metadata={"rule": rule})
+def number(*, default: Any, **rule: Any) -> Any:
+    """Declare a traced float. ``rule`` is passed to :class:`Rule`.
+
+    If optional, None removes the leaf from the pytree.
+    """
+    return dataclasses.field(default=default, metadata={"rule": Rule(**rule)})
 
 
-def static(
-    *,
-    default: Any,
-    at_least: float | None = None,
-    above: float | None = None,
-    at_most: float | None = None,
-    choices: tuple[str, ...] | None = None,
-    optional: bool = False,
-    kind: type | None = None,
-) -> Any:
+def static(*, default: Any, kind: type | None = None, **rule: Any) -> Any:
     """Declare a compile-time constant: int, float, bool, str, or a tuple of int or float.
 
     ``kind`` is the type of the value or of a tuple's entries. It is inferred from ``default`` and
-    required only if ``default`` is None (``optional``).
+    required only if ``default`` is None (``optional``). ``rule`` is passed to :class:`Rule`.
     """
     if default is None and kind is None:
         raise TypeError("a static field whose default is None needs its kind")
     sample = default[0] if isinstance(default, tuple) and default else default
-    rule = Rule(at_least, above, at_most, choices, optional, kind or type(sample))
-    return dataclasses.field(default=default, metadata={"pytree_node": False, "rule": rule})
+    metadata = {"pytree_node": False, "rule": Rule(**rule, kind=kind or type(sample))}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def node(*, factory: Callable[[], Any], of: type, optional: bool = False) -> Any:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from pause_jax.analysis.table import make_table, word
-from pause_jax.base.cache import cache_folder
+from pause_jax.base.compilation import cache_folder
 from pause_jax.base.struct import Config
 from pause_jax.cli.output import Output
 from pause_jax.config import config_file

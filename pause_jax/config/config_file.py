@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import tomli_w
 
 from pause_jax.base.registry import choices, imported, look_up, text_of
-from pause_jax.base.source_file import check_regular
+from pause_jax.base.source_file import content_of
 from pause_jax.base.spelling import shortest, shown
 from pause_jax.base.struct import (
     Config,
@@ -134,10 +134,8 @@ def loads(text: str, *, trust: bool = False) -> SimConfig:
 
 def load(path: str | pathlib.Path, *, trust: bool = False) -> SimConfig:
     """Read a config from a TOML file. See :func:`from_dict` for ``trust``."""
-    check_regular("FILE", path)
+    content = content_of("FILE", path)
     try:
-        with pathlib.Path(path).open("rb") as file:
-            content = file.read(LARGEST + 1)
         if len(content) > LARGEST:
             raise ConfigError(f"must be a config file of at most {LARGEST // 2**20} MiB.")
         # Some Windows editors write a byte-order mark at the start of a file.
@@ -145,8 +143,6 @@ def load(path: str | pathlib.Path, *, trust: bool = False) -> SimConfig:
         if not text.strip():
             raise ConfigError("is empty; pause-jax show PRESET > FILE writes one.")
         return loads(text, trust=trust)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: must be text in UTF-8, TOML.") from None
     except ConfigError as error:

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pause_jax.base.cache import cache_folder
 from pause_jax.base.client_ids import natural_order
+from pause_jax.base.compilation import cache_folder
 from pause_jax.base.memory import check_memory
 from pause_jax.base.source_file import check_regular, written
 from pause_jax.base.struct import Config, ConfigError, static

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pause_jax.base.compilation import compiling, telling
+from pause_jax.base.compilation import telling, use_cache
 from pause_jax.config import SimConfig
 from pause_jax.learning import Execution
 from pause_jax.run.preflight import warn_if_far
@@ -42,11 +42,9 @@ class Runs(NamedTuple):
 class Watch:
     """Hooks for the driver. The defaults, used for single runs, neither save nor resume."""
 
-    @contextlib.contextmanager
-    def calling(self) -> Iterator[None]:
-        """Wrap each step call, which may trigger a compilation."""
-        with compiling(), telling():
-            yield
+    def calling(self) -> contextlib.AbstractContextManager[Any]:
+        """Return a context for each step call, which may trigger a compilation."""
+        return telling()
 
     def resumed(
         self, state: State, shapes: Callable[[int], list[Any]]
@@ -73,6 +71,7 @@ def drive(runs: Runs, watch: Watch) -> tuple[Result, Record]:
     Raises:
       FloatingPointError: if ``jax_debug_nans`` is enabled and a model becomes non-finite.
     """
+    use_cache()
     steps = runs.steps
     batched = runs.batched
     inputs = (runs.config, runs.data)

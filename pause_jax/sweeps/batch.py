@@ -14,7 +14,6 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from pause_jax.base.compilation import compiling
 from pause_jax.base.stopping import as_completed
 from pause_jax.config import SimConfig
 from pause_jax.policies import OneOf
@@ -125,11 +124,9 @@ class _ThreadWatch(Watch):
     tick: Callable[[int], object]
     checkpoint: Checkpoint | None
 
-    @contextlib.contextmanager
-    def calling(self) -> Iterator[None]:
+    def calling(self) -> contextlib.AbstractContextManager[Any]:
         # Lock only the dispatch of a step, not its execution. The first thread compiles the step.
-        with self.handing_over, compiling():
-            yield
+        return self.handing_over
 
     def resumed(
         self, state: State, shapes: Callable[[int], list[Any]]

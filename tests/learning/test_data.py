@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pause_jax import ConfigError
-from pause_jax.base.cache import cache_folder
+from pause_jax.base.compilation import cache_folder
 from pause_jax.learning import (
     Cifar10,
     Dataset,

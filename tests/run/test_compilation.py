@@ -1,6 +1,5 @@
 """What is compiled, by which options, and what a second start takes from the cache."""
 
-import gc
 import json
 import os
 import pathlib
@@ -17,7 +16,7 @@ import pytest
 from benchmarks.kernels import census, steps
 from pause_jax import ConfigError, SimConfig, presets, simulate, sweep
 from pause_jax.base import compilation
-from pause_jax.base.compilation import Compilations, compiler_options, use_cache
+from pause_jax.base.compilation import Compilations, cache_folder, compiler_options, use_cache
 from pause_jax.learning import Dataset, Execution, Learning, Linear, Mlp
 from pause_jax.policies import named
 from pause_jax.privacy import NoPrivacy
@@ -38,7 +37,6 @@ SETTINGS["PYTHONPATH"] = str(ROOT)
 def restored():
     """Restore JAX's settings afterwards."""
     names = (
-        "jax_enable_compilation_cache",
         "jax_compilation_cache_dir",
         "jax_persistent_cache_min_compile_time_secs",
         "jax_persistent_cache_min_entry_size_bytes",
@@ -109,26 +107,24 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path):
     assert start(tmp_path, "-c", RUN, PAUSE_JAX_CACHE=str(tmp_path)).endswith(" 0 None\n")
 
 
-def test_without_a_home_nothing_is_kept_and_a_command_says_what_to_set(monkeypatch, restored):
-    for name in ("HOME", "XDG_CACHE_HOME", "PAUSE_JAX_CACHE", "JAX_COMPILATION_CACHE_DIR"):
+def test_without_a_home_no_program_is_kept(monkeypatch, restored):
+    for name in ("HOME", "XDG_CACHE_HOME", "PAUSE_JAX_CACHE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)  # of nobody
     jax.config.update("jax_compilation_cache_dir", None)
     with pytest.raises(ConfigError, match=r"HOME is not set\. Set it, or PAUSE_JAX_CACHE"):
-        use_cache()
-    compilation._use_default_cache.__wrapped__()
+        cache_folder()
+    use_cache.__wrapped__()
     assert jax.config.values["jax_compilation_cache_dir"] is None
 
 
-def test_the_cache_can_be_moved_and_switched_off(tmp_path, monkeypatch, restored):
+def test_the_cache_can_be_moved(tmp_path, monkeypatch, restored):
     monkeypatch.setenv("PAUSE_JAX_CACHE", str(tmp_path / "ours"))
-    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
-    assert use_cache() == tmp_path / "ours" / "compiled"
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "theirs"))
-    assert use_cache() == tmp_path / "theirs"
-    assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path / "theirs")
-    jax.config.update("jax_enable_compilation_cache", False)
-    assert use_cache() is None
+    for folder in (None, str(tmp_path / "theirs")):
+        jax.config.update("jax_compilation_cache_dir", folder)
+        use_cache.__wrapped__()
+        expected = folder or str(tmp_path / "ours" / "compiled")
+        assert jax.config.values["jax_compilation_cache_dir"] == expected
 
 
 def test_a_meter_counts_from_its_start():
@@ -141,23 +137,6 @@ def test_a_meter_counts_from_its_start():
     jax.block_until_ready(jax.jit(lambda x: jnp.cos(x) * 2.75)(jnp.ones(9)))
     assert second.seconds > 0
     assert first.seconds == pytest.approx(until_second + second.seconds)
-
-
-@pytest.mark.parametrize(("threshold", "within"), [(700, 50_000), (0, 0), (90_000, 90_000)])
-def test_python_collects_rarely_while_it_compiles_and_as_before_afterwards(threshold, within):
-    before = gc.get_threshold()
-    try:
-        gc.set_threshold(threshold, 11, 12)
-        with compilation.compiling():
-            with compilation.compiling():
-                assert gc.get_threshold() == (within, 11, 12)
-            assert gc.get_threshold() == (within, 11, 12)
-        assert gc.get_threshold() == (threshold, 11, 12)
-        with pytest.raises(KeyError), compilation.compiling():
-            raise KeyError
-        assert gc.get_threshold() == (threshold, 11, 12)
-    finally:
-        gc.set_threshold(*before)
 
 
 def test_a_notebook_says_that_it_compiles_without_widgets(capsys, monkeypatch, recwarn):

@@ -18,7 +18,6 @@ import numpy as np
 import xarray as xr
 
 from pause_jax import SimConfig, sweep
-from pause_jax.base.compilation import use_cache
 from pause_jax.learning import Digits, FedAdam, Learning, Mlp
 from pause_jax.policies import named
 from pause_jax.sweeps import batch, checkpoint, execute
@@ -53,6 +52,7 @@ def environment(cache: pathlib.Path) -> dict[str, str]:
     return {
         **os.environ,
         "JAX_COMPILATION_CACHE_DIR": str(cache),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "PYTHONPATH": str(ROOT),
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "COLUMNS": "200",
@@ -93,7 +93,6 @@ def same_bits(one: xr.Dataset, other: xr.Dataset) -> None:
 
 
 def main(folder: str, seconds: float) -> None:
-    use_cache()
     checkpoint.SAVE_EVERY = 0.0
     checkpoint.SHARE = 1.0
     original = batch.run_chunks
