@@ -120,13 +120,11 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
     one, again = run(config, key), run(config, key)
     _same(one, again, "the same config and key gave two results: it is not pure")
     several = jax.random.split(key, 3)
-    batched = np.asarray(jax.vmap(run, in_axes=(None, 0))(config, several).clients)
-    for row, one in zip(batched, several, strict=True):
-        np.testing.assert_array_equal(
-            row,
-            run(config, one).clients,
-            "chosen clients of a run under vmap are not those of the run alone",
-        )
+    np.testing.assert_array_equal(
+        jax.vmap(run, in_axes=(None, 0))(config, several).clients,
+        [run(config, each).clients for each in several],
+        "chosen clients of a run under vmap are not those of the run alone",
+    )
     _check_toml(config.replace(policy=policy), policy)
 
 

@@ -32,23 +32,28 @@ def check_fields(config: Config) -> None:
     """
     for path, part in nested(config):
         for name, value, rule, field in fields(part):
-            where = f"{path}.{name}" if path else name
+            if value is None and rule.optional:
+                continue
             if is_node(field):
-                _check_node(where, value, rule, field.default_factory)
+                violated = _violated_by_node(value, rule, field.default_factory)
             elif is_static(field):
-                _check_static(where, value, rule, field.default)
+                violated = _violated_by_static(value, rule, field.default)
             else:
-                _check_number(where, value, rule)
+                violated = _violated_by_number(value, rule)
+            if violated:
+                where = f"{path}.{name}" if path else name
+                raise ConfigError(f"{where} = {shown(behind(value))}: must be {violated}.")
 
 
-def _check_node(where: str, value: Any, rule: Rule, factory: Any) -> None:
+def _violated_by_node(value: Any, rule: Rule, factory: Any) -> str:
+    """Return the rule that a nested config violates, in words, or an empty string."""
     assert rule.kind is not None
-    if isinstance(value, rule.kind) or (rule.optional and value is None):
-        return
+    if isinstance(value, rule.kind):
+        return ""
     example = factory if isinstance(factory, type) else [*rule.kind.__subclasses__(), rule.kind][0]
-    raise ConfigError(
-        f"{where} = {shown(value)}: must be a config object of class {rule.kind.__name__}, such as "
-        f"{example.__name__}(). Presets and config files take choices by name."
+    return (
+        f"a config object of class {rule.kind.__name__}, such as {example.__name__}(). Presets "
+        "and config files take choices by name"
     )
 
 
@@ -67,30 +72,21 @@ def marked(config: Any) -> Any:
     return config.override(changes)
 
 
-def _check_number(where: str, value: Any, rule: Rule) -> None:
+def _violated_by_number(value: Any, rule: Rule) -> str:
+    bounds = " and ".join(dict.fromkeys(("finite", rule.describe())))
     if isinstance(value, jax.core.Tracer):
         value = behind(value)
         if isinstance(value, jax.core.Tracer) or rule.admitted(float32(value)).all():
-            return
-        bounds = " and ".join(dict.fromkeys(("finite", rule.describe())))
-        raise ConfigError(f"{where} = {shown(value)}, under vmap: each must be {bounds}.")
-    if value is None and rule.optional:
-        return
+            return ""
+        return f"{bounds} in each run under vmap"
     try:
         array = np.asarray(value)
     except ValueError:  # ragged nested tuples
         array = np.asarray(None)
     if array.ndim and np.issubdtype(array.dtype, np.number):
-        raise ConfigError(
-            f"{where} = {shown(value)}: must be one number. Use sweep(configs, keys) for "
-            "several, or vmap over stack(configs)."
-        )
+        return "one number. Use sweep(configs, keys) for several, or vmap over stack(configs)"
     real = not array.ndim and np.issubdtype(array.dtype, np.number) and np.isrealobj(array)
-    if not real or not rule.admitted(float32(array)):
-        words = dict.fromkeys(("finite", rule.describe()))
-        raise ConfigError(
-            f"{where} = {shown(value)}: must be a float32 number, {' and '.join(words)}."
-        )
+    return "" if real and rule.admitted(float32(array)) else f"a float32 number, {bounds}"
 
 
 def behind(value: Any) -> Any:
@@ -119,17 +115,11 @@ def float32_number(value: Any) -> float:
     return float(array) if array.shape == () else math.nan
 
 
-def _check_static(where: str, value: Any, rule: Rule, default: Any) -> None:
-    if value is None:
-        if rule.optional:
-            return
-        raise ConfigError(f"{where} = None: a value is needed, {rule.describe()}.")
+def _violated_by_static(value: Any, rule: Rule, default: Any) -> str:
     if rule.kind in (object, Reference):  # validated by the config's `check`
-        return
+        return "a value" if value is None else ""
     if rule.choices is not None:
-        if not isinstance(value, str) or value not in rule.choices:
-            raise ConfigError(f"{where} = {shown(value)}: must be {rule.describe()}.")
-        return
+        return "" if isinstance(value, str) and value in rule.choices else rule.describe()
     several = isinstance(default, tuple)
     kinds = (int, float) if rule.kind is float else (rule.kind or object,)
     entries = value if several and isinstance(value, tuple) else (value,)
@@ -140,14 +130,14 @@ def _check_static(where: str, value: Any, rule: Rule, default: Any) -> None:
     )
     if rule.kind in (int, float):
         words = "whole number" if rule.kind is int else "number"
-        words = f"tuple of {words}s" if several else f"{words}"
+        words = f"tuple of {words}s" if several else words
         # NumPy converts larger integers to objects, for which isfinite raises TypeError.
         known = [entry if abs(entry) < 2**63 else math.inf for entry in entries if right_kind]
         if not right_kind or not all(rule.admitted(entry) for entry in known):
-            raise ConfigError(f"{where} = {shown(value)}: must be a {words}, {rule.describe()}.")
+            return f"a {words}, {rule.describe()}"
         # Loop counters, shapes and indices are int32.
-        if rule.kind is int and any(abs(entry) >= 2**31 for entry in entries):
-            raise ConfigError(f"{where} = {shown(value)}: must be a {words} below 2^31.")
-    elif not right_kind or (isinstance(value, str) and "\0" in value):  # invalid in file names
-        words = {bool: "True or False", str: "a text"}.get(rule.kind or object, "a constant")
-        raise ConfigError(f"{where} = {shown(value)}: must be {words}.")
+        too_large = rule.kind is int and any(abs(entry) >= 2**31 for entry in entries)
+        return f"a {words} below 2^31" if too_large else ""
+    if right_kind and not (isinstance(value, str) and "\0" in value):  # invalid in file names
+        return ""
+    return {bool: "True or False", str: "a text"}.get(rule.kind or object, "a constant")

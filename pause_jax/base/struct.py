@@ -128,12 +128,8 @@ class PyTree:
         custom = [each for each in cls.__mro__[:-1] if not is_ours(each)]
 
         def flatten(tree: Any) -> tuple[list[Any], tuple[Any, ...]]:
-            aux = [getattr(tree, name) for name in fixed]
-            return [getattr(tree, name) for name in leaves], (*aux, _attributes(custom))
-
-        def flatten_with_keys(tree: Any) -> tuple[list[Any], tuple[Any, ...]]:
-            children, aux = flatten(tree)
-            return list(zip(map(GetAttrKey, leaves), children, strict=True)), aux
+            children = [(GetAttrKey(name), getattr(tree, name)) for name in leaves]
+            return children, (*(getattr(tree, name) for name in fixed), _attributes(custom))
 
         def unflatten(aux: tuple[Any, ...], children: Any) -> Any:
             tree = object.__new__(cls)
@@ -141,7 +137,7 @@ class PyTree:
                 object.__setattr__(tree, name, value)
             return tree
 
-        jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+        jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with changed fields."""

@@ -35,12 +35,6 @@ from pause_jax.privacy import Geometric, NoPrivacy, PerCoordinateLaplace
 from pause_jax.world.availability import Phones
 from pause_jax.world.latency import Network, SpeedNormal, TenGroups
 
-__all__ = [
-    "PRESETS", "bsfl_cifar10", "bsfl_cifar10_noniid", "bsfl_fashion", "bsfl_fashion_noniid",
-    "bsfl_groups", "bsfl_linear", "bsfl_linear_noniid", "cifar10_large", "cifar10_small",
-    "cifar10_small_noniid", "digits_small", "mnist_large", "mnist_small", "phones",
-]  # fmt: skip
-
 # Policy, given by name or as a config.
 AnyPolicy = str | PolicyConfig
 
@@ -239,3 +233,5 @@ PRESETS: dict[str, Callable[..., SimConfig]] = {
         bsfl_groups,
     )
 }
+
+__all__ = ["PRESETS", *PRESETS]

@@ -58,7 +58,7 @@ class Outer(Config):
         ({"size": 1}, "size = 1: must be a whole number, >= 2 and <= 9."),
         ({"size": 10}, "size = 10: must be a whole number, >= 2 and <= 9."),
         ({"size": 4.0}, "size = 4.0: must be a whole number, >= 2 and <= 9."),
-        ({"size": None}, "size = None: a value is needed, >= 2 and <= 9."),
+        ({"size": None}, "size = None: must be a whole number, >= 2 and <= 9."),
         ({"size": jnp.asarray(4)}, "must be a whole number"),
         ({"level": -0.5}, "level = -0.5: must be a number, >= 0."),
         ({"level": math.inf}, "level = inf: must be a number, >= 0."),

@@ -63,7 +63,7 @@ BAD = [
     ("learning.learning_rate", jnp.asarray(-0.1), "> 0"),
     ("num_clients", 0, ">= 1"),
     ("num_clients", 6.0, "whole number"),
-    ("num_clients", None, "needed"),
+    ("num_clients", None, "must be a whole number"),
     ("num_clients", "6", "whole number"),
     ("num_clients", True, "whole number"),
     ("num_selected", -1, ">= 1"),
