@@ -8,9 +8,6 @@ from pause_jax.config.clock import (
     StalenessWeight,
     Synchronous,
 )
-from pause_jax.config.clock import (
-    Clock as Clock,
-)
 from pause_jax.config.sim_config import SimConfig, stack
 from pause_jax.config.sim_config import canonical as canonical
 from pause_jax.config.sim_config import loaded as loaded
