@@ -1,21 +1,13 @@
-"""Selection policy for a real server.
+"""Selection policy for a real server, which makes the same choices as ``simulate``.
 
-The server asks the selector for clients, and tells it their latencies after the round::
+A round of the server, and the question of a policy that asks clients before it chooses::
 
-    selector = Selector(config, jax.random.key(0))
-    choice = selector.ask(available)          # clients, their weights and epsilons
+    question = selector.question(available)   # None if the policy asks nothing
+    choice = selector.ask(available, answers={client: loss, ...})
     selector.save("selector.npz")             # before contacting any client
-    ...                                       # the server's round
     selector.tell({client: seconds, ...})     # latencies of the clients that answered
 
-A client is charged for a release when it is chosen. After a crash within a round, the server loads
-the saved selector, tells it the known results (an empty mapping if there are none), and asks for
-the next round. If a policy asks clients before it chooses, pass their answers to ``ask``::
-
-    question = selector.question(available)   # clients and the requested quantity
-    choice = selector.ask(available, answers={client: loss, ...})
-
-Given the latencies of a simulation, a selector makes the same choices as ``simulate``.
+After a crash within a round, load the saved selector and tell it the known results.
 """
 
 from __future__ import annotations
@@ -41,7 +33,7 @@ from pause_jax.config import SimConfig, canonical, config_file, loaded, validate
 from pause_jax.learning import Dataset, Learning
 from pause_jax.learning.learner import update_size as update_size_of
 from pause_jax.learning.partition import Partition
-from pause_jax.policies import Answer, Context, Policy, check_selected, policy_of, readings
+from pause_jax.policies import Answer, Context, Query, check_selected, policy_of, readings
 from pause_jax.rng import keys
 from pause_jax.run.preflight import check_one_key, client_ids, prepare, warn_if_far
 from pause_jax.run.setup import context_of, learner_of
@@ -49,8 +41,6 @@ from pause_jax.world.latency import Work
 
 __all__ = ["Choice", "Question", "Selector"]
 
-# Round after which the smallest reported latency is compared with tau_min.
-_ROUNDS_TO_COMPARE = 10
 # Maximum absolute value of a loss, whose square must not overflow float32.
 MOST_LOSS = 1e19
 # Maximum number of releases that a client may report, because counts are int32.
@@ -92,15 +82,6 @@ class Question(NamedTuple):
     clients: NDArray[Any]
     wants: str
     batch_size: int | None
-
-
-class _Asked(NamedTuple):
-    """Open question, with the client and asked mask of each slot [d], and availability mask [K]."""
-
-    question: Question
-    clients: NDArray[np.int32]
-    asked: NDArray[np.bool_]
-    present: NDArray[np.bool_]
 
 
 class Selector:
@@ -173,17 +154,18 @@ class Selector:
         self._canonical = with_budgets(canonical(config), keys.budgets(streams.world))
         context = self._context()
         warn_if_far(context.min_latency, jnp.min(context.expected_latency))
-        self._policy = _compiled(policy_of(self._canonical.policy, context))
+        policy = policy_of(self._canonical.policy, context)
+        self._policy = jax.tree.map(
+            lambda part: jax.jit(part) if callable(part) else part, policy, is_leaf=callable
+        )
         self._root = key
         self._key = streams.policy
         self._state = self._policy.init()
         self._pending: Selection | None = None
         self._available = np.ones(config.num_clients, bool)
-        self._asked: _Asked | None = None
         self.round = 0
         self.counts = np.zeros(config.num_clients, np.int32)
         self.queried = np.zeros(config.num_clients, np.int32)
-        self._fastest = np.inf
         budget = self._canonical.privacy.budget
         self._epsilon = jax.jit(budget.epsilon)
         self.budget = np.broadcast_to(np.asarray(budget.total()), self.counts.shape)
@@ -226,14 +208,18 @@ class Selector:
         query = self._policy.query
         if query is None:
             return None
-        key = keys.question_and_choice(keys.choice(self._key, self.round + 1))[0]
-        present = jnp.asarray(self._present(available))
-        who = query.ask(key, self._state, jnp.int32(self.round + 1), present)
-        clients, asked = map(np.asarray, who)
+        clients, asked = self._asked(query, self._present(available))
         ids = self._ids_of(clients[asked])
-        question = Question(self.round + 1, ids, query.wants, query.batch_size)
-        self._asked = _Asked(question, clients, asked, np.asarray(present))
-        return question
+        return Question(self.round + 1, ids, query.wants, query.batch_size)
+
+    def _asked(
+        self, query: Query, present: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        """Return the client of each slot [d], and a mask of the slots that are asked, bool [d]."""
+        key = keys.question_and_choice(keys.choice(self._key, self.round + 1))[0]
+        next_round = jnp.int32(self.round + 1)
+        clients, asked = query.ask(key, self._state, next_round, jnp.asarray(present))
+        return np.asarray(clients), np.asarray(asked)
 
     def ask(
         self,
@@ -259,19 +245,14 @@ class Selector:
         state, key = self._state, keys.choice(self._key, self.round + 1)
         query = self._policy.query
         if query is not None:
-            if self._asked is None or answers is None:
+            if answers is None:
                 raise ConfigError(
                     f"policy = {self.config.policy.name}: asks clients before it chooses. Call "
                     "question, then ask with their answers."
                 )
-            question, clients, asked, who = self._asked
-            if not np.array_equal(present, who):
-                raise ConfigError(
-                    "available: must be that of the question, as the policy chooses among those "
-                    "that it asked. Ask the question again for other clients."
-                )
+            clients, asked = self._asked(query, present)
             told = self._by_number("answers", answers, clients[asked].tolist(), "asked")
-            answer = self._answer(told, question.wants, clients, asked)
+            answer = self._answer(told, query.wants, clients, asked)
             state = query.receive(state, jnp.asarray(clients), jnp.asarray(asked), answer)
             self.queried[list(told)] += 1
             key = keys.question_and_choice(key)[1]
@@ -281,7 +262,6 @@ class Selector:
             )
         selected = self._policy.select(key, state, jnp.int32(self.round + 1), jnp.asarray(present))
         self._state = state
-        self._asked = None
         self._available = present
         self.round += 1
         self._pending, _ = check_selected(selected, self.config.cohort_size)
@@ -353,15 +333,12 @@ class Selector:
         self._state = self._policy.update(self._state, answered, observation)
         self.counts[list(released_nothing)] -= 1
         self._pending = None
-        self._fastest = min([self._fastest, *map(float, took.values())])
-        if self.round == _ROUNDS_TO_COMPARE and np.isfinite(self._fastest):
-            warn_if_far(float(self.config.latency.min_latency), self._fastest)
 
     def _observation(
         self,
         slots: Mapping[int, int],
-        took: Mapping[int, float],
-        waited: Mapping[int, float],
+        took: dict[int, float],
+        waited: dict[int, float],
         readings: Mapping[str, Mapping[int, Any]],
     ) -> tuple[Observation, NDArray[np.bool_]]:
         """Return the policy's observation, and a mask of slots with a known latency, bool [m].
@@ -378,21 +355,17 @@ class Selector:
             "square_loss": np.full(m, np.nan, np.float32),
             "update": np.zeros((m, self.num_parameters), np.float32),
         }
-        for name, all_seconds in (("seconds", took), ("failed", waited)):
-            for client, each in all_seconds.items():
-                value = float32_number(each)
-                if not 0 < value < np.inf:
-                    raise ConfigError(
-                        f"{name}[{self.client_ids[client]!r}] = {shown(each)}: must be finite and "
-                        "> 0, in seconds."
-                    )
-                slot = slots[client]
-                latency[slot] = np.maximum(value, self.config.latency.min_latency)
-                reported[slot] = True
-                received[slot] = name == "seconds"
-        for client, slot in slots.items():
-            if not reported[slot]:
-                continue
+        for client, each in (waited | took).items():
+            name = "seconds" if client in took else "failed"
+            value = float32_number(each)
+            if not 0 < value < np.inf:
+                raise ConfigError(
+                    f"{name}[{self.client_ids[client]!r}] = {shown(each)}: must be finite and > 0, "
+                    "in seconds."
+                )
+            slot = slots[client]
+            latency[slot] = np.maximum(value, self.config.latency.min_latency)
+            reported[slot] = True
             loss = float32_number(readings["loss"].get(client))
             square = float32_number(readings["square_loss"].get(client, loss * loss))
             usable = {
@@ -400,18 +373,19 @@ class Selector:
                 "square_loss": 0 <= square < np.inf,
                 "update": client in readings["update"],
             }
-            received[slot] &= all(usable[name] for name in self.reads)
+            received[slot] = name == "seconds" and all(usable[reading] for reading in self.reads)
             if received[slot]:
                 values["loss"][slot] = loss
                 values["square_loss"][slot] = square
                 if usable["update"]:
                     update = readings["update"][client]
-                    values["update"][slot] = self._finite("update", client, update)
+                    shape = (self.num_parameters,)
+                    values["update"][slot] = self._finite("update", client, update, shape)
         present = jnp.asarray(self._available)
         return Observation(latency, **values, received=received, available=present), reported  # type: ignore[arg-type]
 
     def save(self, path: str | pathlib.Path) -> None:
-        """Write the state, including an open round but not an open question, atomically to a file.
+        """Write the state, including an open round, atomically to a file.
 
         Raises:
           ConfigError: if the file cannot be written.
@@ -544,26 +518,23 @@ class Selector:
         reported = np.ones(len(clients), bool)
         for place in np.flatnonzero(asked):
             client = int(clients[place])
-            if client not in told:
-                if wants == "features":
-                    raise ConfigError(
-                        f"answers: client {self.client_ids[client]} is missing, and the policy "
-                        "asked for its features. Leave it out of `available` if it does not answer."
-                    )
-                loss[place], reported[place] = np.nan, False
+            if client in told:
+                values, shape = (loss, ()) if wants == "loss" else (features, features.shape[1:])
+                values[place] = self._finite("answers", client, told[client], shape)
             elif wants == "loss":
-                loss[place] = self._finite("answers", client, told[client], ())
+                loss[place], reported[place] = np.nan, False
             else:
-                shape = features.shape[1:]
-                features[place] = self._finite("answers", client, told[client], shape)
+                raise ConfigError(
+                    f"answers: client {self.client_ids[client]} is missing, and the policy asked "
+                    "for its features. Leave it out of `available` if it does not answer."
+                )
         return Answer(loss, features, reported)  # type: ignore[arg-type]
 
     def _finite(
-        self, name: str, client: int, given: ArrayLike, shape: tuple[int, ...] | None = None
+        self, name: str, client: int, given: ArrayLike, shape: tuple[int, ...]
     ) -> NDArray[np.float32]:
-        """Return finite values as float32 of the given shape (default: the shape of an update)."""
+        """Return finite values as float32 of a shape; raise ConfigError if they do not fit."""
         values = float32(given)
-        shape = (self.num_parameters,) if shape is None else shape
         if values.shape != shape or not np.isfinite(values).all():
             raise ConfigError(
                 f"{name}[{self.client_ids[client]!r}] = {shown(given)}: must be finite float32, of "
@@ -588,19 +559,6 @@ class Selector:
             share=Partition(nowhere, nowhere, size, jnp.asarray(self._quality)).share,
             update_size=self.num_parameters,
         )
-
-
-def _compiled(policy: Policy) -> Policy:
-    """Return the policy with jitted functions."""
-    query = policy.query
-    if query is not None:
-        query = query._replace(ask=jax.jit(query.ask), receive=jax.jit(query.receive))
-    return policy._replace(
-        init=jax.jit(policy.init),
-        select=jax.jit(policy.select),
-        update=jax.jit(policy.update),
-        query=query,
-    )
 
 
 def _from_data(

@@ -453,7 +453,7 @@ def test_what_is_told_of_the_available_and_of_the_answers_must_make_sense(tmp_pa
     selector.tell({first: 1.0})
     asking = Selector(BASE.replace(policy=named("power_of_choice")), KEY)
     question = asking.question([0, 1, 2, 3])
-    with pytest.raises(ConfigError, match=r"available: must be that of the question"):
+    with pytest.raises(ConfigError, match=r"answers: client . was not asked, but [567]"):
         asking.ask([5, 6, 7], dict.fromkeys(question.clients.tolist(), 1.0))
     for key in (0, jax.random.PRNGKey(0)):
         with pytest.raises(ConfigError, match=r"must be a typed JAX key"):
