@@ -215,7 +215,7 @@ def test_the_model_is_the_average_by_the_policys_weights_of_those_that_answered(
 def test_a_counter_that_all_agree_on_stays_whatever_the_weights():
     answers = {k: Answer({"steps": np.asarray(7)}, {}, 1.0) for k in range(3)}
     for drawn in np.random.default_rng(0).random((100, 3)):
-        record = average(answers, dict(enumerate(drawn.tolist())))
+        record = average(answers, dict(enumerate((drawn / drawn.sum()).tolist())))
         assert record is not None
         assert record["steps"].numpy() == 7
 
@@ -337,8 +337,9 @@ def test_a_client_without_the_mod_is_named(warned):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({}, "0 ArrayRecords and 0 MetricRecords: must be one of each"),
-        ({"arrays": {"w": np.zeros(3)}, "metrics": {}}, "its arrays have the shapes"),
+        ({}, "has 0 ArrayRecords: must be exactly one"),
+        ({"arrays": {"w": np.zeros(3)}, "metrics": {}}, r"'w' has the shape \(3,\): must be"),
+        ({"arrays": {"more": np.zeros(3)}, "metrics": {}}, "its arrays are .*'more'.*: must be"),
         ({"arrays": {"w": np.full((2, 3), np.inf)}, "metrics": {}}, "'w' is not finite"),
         ({"arrays": {"steps": np.asarray(1.5)}, "metrics": {}}, "'steps' cannot be read"),
         ({"arrays": {"steps": b"nonsense"}, "metrics": {}}, "'steps' cannot be read"),
@@ -354,7 +355,7 @@ def test_a_client_without_the_mod_is_named(warned):
         ),
         (
             {"arrays": {"steps": DECLARED}, "metrics": {"pause-seconds": 1.0}},
-            r"'steps' has the shape \(3,\) and declares \(\)",
+            r"'steps' has the shape \(3,\): must be \(\)",
         ),
         (
             {"arrays": {}, "metrics": {"pause-seconds": 1e39, "loss": 1.0}},
@@ -489,7 +490,7 @@ def test_policies_that_read_losses_or_updates_get_them(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"seconds": "guessed"}, "seconds = 'guessed': must be one of stamped, reported"),
+        ({"seconds": "guessed"}, "seconds = 'guessed': must be 'stamped' or 'reported'"),
         ({"timeout_seconds": 0}, "timeout_seconds = 0"),
         ({"wait_seconds": -1}, "wait_seconds = -1"),
         ({"min_available": 11}, "min_available = 11: must be 0 to num_clients = 10"),
@@ -512,8 +513,3 @@ def test_what_it_cannot_go_on_with_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be a folder"):
         PauseStrategy(config_of(), KEY, state=tmp_path / "file")
-    strategy = PauseStrategy(config_of(), KEY)
-    with pytest.raises(ConfigError, match="grid = LocalGrid: must be a TimedGrid"):
-        strategy.configure_train(1, model(), {}, grid)
-    with pytest.raises(ConfigError, match="no round is open"):
-        strategy.aggregate_train(1, [])

@@ -9,11 +9,10 @@ import pathlib
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import msgspec
 import numpy as np
 from flwr.app import (
     Array,
@@ -29,7 +28,6 @@ from flwr.app import (
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from pause_jax.base.archive import decoded
 from pause_jax.base.checks import check_fields
 from pause_jax.base.source_file import sync_names, written
 from pause_jax.base.struct import ConfigError, Sizes, nested
@@ -48,6 +46,7 @@ from pause_jax.deploy.flower.protocol import (
     WHO,
     flat_update,
     is_float,
+    only,
 )
 from pause_jax.privacy import Mechanism
 
@@ -110,11 +109,6 @@ def _number(context: Context) -> int:
     return number if isinstance(number, int) else -1
 
 
-class _Head(msgspec.Struct):
-    ledger: Literal[1]
-    privacy: dict[str, Any]
-
-
 class Ledger:
     """Append-only file of one client's releases.
 
@@ -144,18 +138,12 @@ class Ledger:
             first_line = self.path.read_text("utf-8").partition("\n")[0]
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{self.path}: cannot be a ledger ({error}).") from None
-        if first_line == head:
-            return
-        advice = (
-            "It is no ledger of releases: give the file that was created with this client's data, "
-            "or one that does not exist yet."
-        )
-        created_with = decoded(self.path, first_line, _Head, advice).privacy
-        raise ConfigError(
-            f"{self.path}: was created with {json.dumps(created_with)}, and privacy is "
-            f"{json.dumps(described)}: releases of two mechanisms do not add up in one "
-            "schedule. Take the one that it was created with."
-        )
+        if first_line != head:
+            raise ConfigError(
+                f"{self.path}: starts with {first_line[:1000]!r}, but the ledger of this mechanism "
+                f"starts with {head!r}. Releases of two mechanisms do not add up in one schedule. "
+                "Give the mechanism that created the file, or a file that does not exist yet."
+            )
 
     @property
     def participations(self) -> int:
@@ -225,13 +213,12 @@ class Ledger:
 class PrivateRelease:
     """Flower mod that privatizes a client app's updates, whatever the server requests.
 
-    Add it with ``ClientApp(mods=[PrivateRelease(privacy, "budget.jsonl")])``. After training, the
-    mod flattens the difference between the trained and the received float arrays into one update.
-    It privatizes the update using the mechanism and the epsilon of the client's next participation,
-    and replies with the received arrays plus the privatized update. Arrays of other dtypes are
+    Add it with ``ClientApp(mods=[PrivateRelease(privacy, "budget.jsonl")])``. The mod flattens the
+    change of the float arrays into one update, privatizes it using the epsilon of the client's next
+    participation, and replies with the received arrays plus the privatized update. Other arrays are
     returned as received. The only metrics in the reply are the mod's three metrics and the metrics
-    listed in ``clear``. A client with a spent budget does not train, and replies with an error that
-    ``PauseStrategy`` recognizes. A client releases at most one update per round.
+    listed in ``clear``. A client with a spent budget does not train. A client releases at most one
+    update per round.
 
     If the client app raises an exception, Flower sends its message to the server without noise. The
     float32 noise (``pause_jax.privacy.mechanisms``) is a statistical simulation. Do not rely on it
@@ -293,17 +280,15 @@ class PrivateRelease:
         if ROUND in config and ledger.has(**asked):
             words = "pause_jax: this round's update is released already, and leaves once"
             return Message(Error(REPEATED, words), reply_to=message)
-        sent = _only(message.content.array_records, "the server's message", "ArrayRecord")[1]
+        sent = only(message.content.array_records, "the server's message", "ArrayRecord")[1]
         before = {name: array.numpy() for name, array in sent.items()}
         reply = call_next(message, context)
         if reply.has_error():
             return reply
-        content = reply.content
-        name, record = _only(content.array_records, "the client's reply", "ArrayRecord")
+        where = "the client's reply"
+        name, record = only(reply.content.array_records, where, "ArrayRecord")
+        metrics_name, metrics = only(reply.content.metric_records, where, "MetricRecord")
         update = _difference({key: array.numpy() for key, array in record.items()}, before)
-        metrics_name, metrics = _only(
-            reply.content.metric_records, "the client's reply", "MetricRecord"
-        )
 
         entered = ledger.enter(**asked)
         if entered is None:
@@ -354,19 +339,12 @@ class PrivateRelease:
 
     def _refusal(self, message: Message, ledger: Ledger) -> Message:
         words = f"pause_jax: the budget is spent after {ledger.participations} releases"
-        LOG.info("%s: nothing is trained, nothing is released", words)
         return Message(Error(SPENT, words), reply_to=message)
 
 
 def _of_client(privacy: Mechanism, client: int) -> Mechanism:
     """Return the mechanism with the budget of one client."""
     return privacy.with_budget(privacy.budget.of_client(client))
-
-
-def _only(records: Any, where: str, kind: str) -> tuple[str, Any]:
-    if len(records) != 1:
-        raise ConfigError(f"{where} has {len(records)} {kind}s: must be exactly one.")
-    return next(iter(records.items()))
 
 
 def _difference(

@@ -21,9 +21,8 @@ class TimedGrid:
 
     Flower's grid does not report when a reply arrived, and may poll only every 3 s.
 
-    Latency is the time from sending the messages to the SuperLink until a poll finds the reply,
-    measured with this machine's monotonic clock. It includes transport, waiting and training, and
-    is too long by at most ``poll_seconds`` plus the duration of a poll.
+    Latency is the time from sending the messages until a poll finds the reply. It includes
+    transport, waiting and training, and is too long by at most ``poll_seconds`` plus a poll.
 
     Attributes:
       nodes: node id of each message in the last call, by message id. Required because an error
@@ -54,10 +53,9 @@ class TimedGrid:
         replies: list[Message] = []
         start = time.monotonic()
         # Flower returns no id for a message that it could not send.
-        pushed = {each for each in self._grid.push_messages(messages) if each} if messages else ()
+        missing = {each for each in self._grid.push_messages(messages) if each}
         for message in messages:
             self.nodes[message.metadata.message_id] = message.metadata.dst_node_id
-        missing = set(pushed)
         while missing:
             came = list(self._grid.pull_messages(missing))
             now = time.monotonic() - start
@@ -109,15 +107,14 @@ class Roster:
         present: dict[int, int] = {}
         # Iterate in order of registration, because the first of two nodes with one number is used.
         for node, number in self._number.items():
-            if number is not None:
-                present.setdefault(number, node)
-        for node in new:
-            number = self._number.get(node)
-            if number is not None and present[number] != node:
+            if number is None:
+                continue
+            first = present.setdefault(number, node)
+            if node != first and node in new:
                 LOG.warning(
                     "node %d says that it is client %d, which node %d is: left out while that one "
-                    "is connected; give each SuperNode a %s of its own", node, number,
-                    present[number], NUMBER,
+                    "is connected; give each SuperNode a %s of its own", node, number, first,
+                    NUMBER,
                 )  # fmt: skip
         return present
 

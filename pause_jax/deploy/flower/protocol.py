@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pause_jax.base.struct import ConfigError
+
+T = TypeVar("T")
 LOG = logging.getLogger("flwr.pause_jax")
 
 # Keys in a client's configuration.
@@ -51,3 +54,10 @@ def flat_update(
         if is_float(array)
     ]
     return np.concatenate([*parts, np.zeros(0, np.float32)])
+
+
+def only(records: Mapping[str, T], where: str, kind: str) -> tuple[str, T]:
+    """Return the name and the content of a single record; raise ConfigError if there are others."""
+    if len(records) != 1:
+        raise ConfigError(f"{where} has {len(records)} {kind}s: must be exactly one.")
+    return next(iter(records.items()))

@@ -42,10 +42,10 @@ from pause_jax.deploy.flower.protocol import (
     TOOK,
     flat_update,
     is_float,
+    only,
 )
 from pause_jax.deploy.selector import MOST_LOSS, MOST_RELEASES, Choice, Question, Selector
 
-SECONDS = ("stamped", "reported")
 _FLOAT32 = np.finfo(np.float32)
 
 
@@ -72,7 +72,7 @@ class Played(NamedTuple):
     """Outcome of a round.
 
     Attributes:
-      choice: chosen clients, with weights and epsilons.
+      choice: chosen clients.
       seconds: latency of each client that answered, in seconds.
       failed: latency assumed for each client that failed (the timeout), in seconds.
       idle: chosen clients that certainly released nothing.
@@ -95,13 +95,10 @@ class Answer(NamedTuple):
 class PauseStrategy(Strategy):
     """Flower strategy for any policy, with the same config as a simulation.
 
-    Run ``PauseStrategy(config, key, state="state").start(grid, arrays, num_rounds=100)``. In each
-    round, the connected nodes are the available clients. The chosen clients train, and the new
-    model is the average of the returned models, with the policy's weights. The policy learns the
-    latency of each client. A client fails if it answers with an error, with invalid arrays or
-    metrics, or too late. The policy then treats ``timeout_seconds`` as the client's latency. A
-    client that reports a spent budget is not chosen again. If a policy asks clients before it
-    chooses, the strategy sends query messages, which clients answer using :func:`answer`. A policy
+    In each round, the connected nodes are the available clients. The new model is the average of
+    the returned models, with the policy's weights. A client fails if it answers with an error, with
+    invalid arrays or metrics, or too late. A client that reports a spent budget is not chosen
+    again. If a policy asks clients before it chooses, clients answer using :func:`answer`. A policy
     that reads losses needs the metric ``loss``, and optionally ``square-loss`` (default: the square
     of ``loss``). ``config.learning`` provides only the sizes of data, local work and updates. The
     fields for availability, for the end of a round (``max_seconds``, ``deadline``, ``wait_for``,
@@ -145,7 +142,8 @@ class PauseStrategy(Strategy):
           seconds: source of latencies, ``stamped`` for times measured by this server
             (:class:`TimedGrid`), or ``reported`` for each client's metric ``pause-seconds``, which
             :class:`PrivateRelease` adds.
-          timeout_seconds: maximum wait for a round's replies, > 0.
+          timeout_seconds: maximum wait for a round's replies, > 0. The policy treats it as the
+            latency of a client that fails.
           poll_seconds: time between polls for replies, > 0.
           min_available: number of connected clients that a round waits for (default: cohort size).
           wait_seconds: maximum wait for ``min_available`` clients, >= 0. Afterwards, the round
@@ -165,10 +163,17 @@ class PauseStrategy(Strategy):
         self._timeout = timeout_seconds
         self._poll = poll_seconds
         self._wait = wait_seconds
-        self._check_arguments(config.num_clients)
-        self._update_size = update_size or 0
-        if "update" in self.selector.reads:
-            self._update_size = self.selector.num_parameters
+        if seconds not in ("stamped", "reported"):
+            raise ConfigError(f"seconds = {shown(seconds)}: must be 'stamped' or 'reported'.")
+        if not (timeout_seconds > 0 and wait_seconds >= 0):
+            raise ConfigError(
+                f"timeout_seconds = {timeout_seconds}, wait_seconds = {wait_seconds}: must be > 0 "
+                "and >= 0."
+            )
+        if not 0 <= self._least <= config.num_clients:
+            raise ConfigError(
+                f"min_available = {self._least}: must be 0 to num_clients = {config.num_clients}."
+            )
         self._folder = None if state is None else pathlib.Path(state)
         if self._folder is not None:
             try:
@@ -181,22 +186,6 @@ class PauseStrategy(Strategy):
         self.roster = Roster(config.num_clients)
         self.history: list[Played] = []
         self._open: tuple[Choice, dict[int, int], ArrayRecord, TimedGrid] | None = None
-
-    def _check_arguments(self, num_clients: int) -> None:
-        if self._seconds not in SECONDS:
-            raise ConfigError(
-                f"seconds = {self._seconds!r}: must be one of {', '.join(SECONDS)}, by whose clock "
-                "the policy learns."
-            )
-        if not (self._timeout > 0 and self._wait >= 0):
-            raise ConfigError(
-                f"timeout_seconds = {self._timeout}, wait_seconds = {self._wait}: must be > 0 and "
-                ">= 0, the patience with replies and with nodes that are to connect."
-            )
-        if not 0 <= self._least <= num_clients:
-            raise ConfigError(
-                f"min_available = {self._least}: must be 0 to num_clients = {num_clients}."
-            )
 
     def start(
         self,
@@ -222,7 +211,7 @@ class PauseStrategy(Strategy):
 
         Raises:
           ConfigError: if no connected client has a number, ``update_size`` does not match the
-            model, or the state cannot be saved.
+            model of a policy that reads updates, or the state cannot be saved.
         """
         self._timeout = self._timeout if timeout is None else timeout
         timed, configs = TimedGrid(grid, self._poll), (train_config, evaluate_config)
@@ -231,31 +220,23 @@ class PauseStrategy(Strategy):
         )
 
     def summary(self) -> None:
-        """Log the policy, its settings and the next round."""
-        config = self.selector.config
-        LOG.info(
-            "policy %s chooses %d of %d clients, from round %d on; privacy %s, epsilon per %s; "
-            "seconds %s, state in %s", config.policy.name, config.cohort_size, config.num_clients,
-            self.selector.round + 1, type(config.privacy).__name__, self.selector.epsilon_unit,
-            self._seconds, "no folder" if self._folder is None else self._folder,
-        )  # fmt: skip
+        """Log the policy, the next round and the folder of the state."""
+        policy = self.selector.config.policy.name
+        next_round = self.selector.round + 1
+        LOG.info("policy %s from round %d on, state in %s", policy, next_round, self._folder)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        if not isinstance(grid, TimedGrid):
-            raise ConfigError(
-                f"grid = {type(grid).__name__}: must be a TimedGrid, which says when replies came. "
-                "Call start, which wraps it, or give TimedGrid(grid)."
-            )
-        size = sum(a.size for a in (array.numpy() for array in arrays.values()) if is_float(a))
-        if self._update_size not in (0, size):
-            raise ConfigError(
-                f"update_size = {self._update_size}: the model has {size} floats. Give that number."
-            )
+        assert isinstance(grid, TimedGrid)
+        before = {name: array.numpy() for name, array in arrays.items()}
+        size = flat_update(before, before).size
+        expected = self.selector.num_parameters
+        if "update" in self.selector.reads and size != expected:
+            raise ConfigError(f"update_size = {expected}: the model has {size} floats. Give that.")
         present = self._present(grid)
         free = {client: present[client] for client in present.keys() - self.roster.spent}
-        available, answers = question_round(self.selector, free, arrays, grid, self._timeout)
+        available, answers = self._answers(free, arrays, grid)
         choice = self.selector.ask(available, answers)
         nodes = {int(client): present[int(client)] for client in choice.clients}
         self._open = choice, nodes, arrays, grid
@@ -274,8 +255,7 @@ class PauseStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        if self._open is None:
-            raise ConfigError("no round is open: call configure_train first, then aggregate_train.")
+        assert self._open is not None
         choice, nodes, arrays, grid = self._open
         client_of = {node: client for client, node in nodes.items()}
         answers, missing = dict[int, Answer](), set(nodes)
@@ -302,8 +282,7 @@ class PauseStrategy(Strategy):
 
         seconds = {client: answer.seconds for client, answer in answers.items()}
         failed = dict.fromkeys(sorted(nodes.keys() - answers.keys() - spent), self._timeout)
-        readings = _readings(answers, arrays, self._update_size)
-        self.selector.tell(seconds, failed=failed, idle=idle, **readings)
+        self.selector.tell(seconds, failed=failed, idle=idle, **self._readings(answers, arrays))
         self._compare(choice, answers)
         self.roster.spent |= spent
         played = Played(choice, seconds, failed, tuple(sorted(idle)))
@@ -313,6 +292,8 @@ class PauseStrategy(Strategy):
         if self._folder is not None:
             _append_seconds(self._folder / "fleet.csv", played)
         weights = {int(c): float(w) for c, w in zip(choice.clients, choice.weights, strict=True)}
+        total = sum(weights[client] for client in answers)
+        weights = {client: weights[client] / total for client in answers}
         metrics = mean_metrics(answers, weights)
         metrics |= {"num-answered": len(answers), "num-failed": len(failed)}
         metrics["seconds"] = max([*seconds.values(), *failed.values()], default=0.0)
@@ -351,45 +332,91 @@ class PauseStrategy(Strategy):
         LOG.warning("%d clients are connected, fewer than %d", len(present), self._least)
         return present
 
+    def _answers(
+        self, present: dict[int, int], arrays: ArrayRecord, grid: TimedGrid
+    ) -> tuple[set[int], dict[int, Any] | None]:
+        """Return (available clients, answers to the policy's question or None without a question).
+
+        If a client sends no loss, the policy learns nothing about it. A client that sends no
+        features is unavailable in this round. ``present`` maps clients to their nodes.
+        """
+        available, answers, asked = set(present), dict[int, Any](), set[int]()
+        while (question := self.selector.question(available)) is not None:
+            who = set(question.clients.tolist())
+            new = {present[client]: client for client in sorted(who - asked)}
+            answers |= self._ask(question, new, arrays, grid)
+            asked |= who
+            missing = who - answers.keys()
+            if not missing or question.wants == "loss":
+                return available, {client: answers[client] for client in who & answers.keys()}
+            available -= missing
+        return available, None
+
+    def _ask(
+        self, question: Question, client_of: dict[int, int], arrays: ArrayRecord, grid: TimedGrid
+    ) -> dict[int, Any]:
+        """Ask nodes, given with their clients, and return the valid answers by client."""
+        name = NAMES[question.wants]
+        config = ConfigRecord({ROUND: question.round, BATCH: question.batch_size or 0})
+        content = RecordDict({"config": config})
+        shape: tuple[int, ...] = (self.selector.config.latency.num_features,)
+        if question.wants == "loss":
+            content["arrays"] = arrays
+            shape = ()
+        group = str(question.round)
+        messages = [Message(content, node, f"query.{name}", group_id=group) for node in client_of]
+        answers = {}
+        for reply in grid.send_and_receive(messages, timeout=self._timeout):
+            client = client_of[grid.nodes[reply.metadata.reply_to_message_id]]
+            if reply.has_error():
+                LOG.warning(
+                    "client %d does not answer (%s): put answer(app, %s=...) into its client app",
+                    client, reply.error.reason, question.wants,
+                )  # fmt: skip
+                continue
+            records = list(reply.content.metric_records.values())
+            value = records[0].get(name) if records else None
+            if float32(value).shape != shape or not np.isfinite(float32(value)).all():
+                LOG.warning(
+                    "client %d answers %s = %s: must be finite, of shape %s", client, name,
+                    shown(value), shape,
+                )  # fmt: skip
+                continue
+            answers[client] = value
+        return answers
+
+    def _readings(self, answers: dict[int, Answer], sent: ArrayRecord) -> dict[str, dict[int, Any]]:
+        """Return the losses, squared losses and updates of clients, by name and client."""
+        losses, squares = (
+            {k: answer.metrics[name] for k, answer in answers.items() if name in answer.metrics}
+            for name in ("loss", "square-loss")
+        )
+        readings = {"loss": losses, "square_loss": squares} if losses else {}
+        if "update" in self.selector.reads:
+            before = {name: array.numpy() for name, array in sent.items()}
+            readings["update"] = {k: flat_update(a.arrays, before) for k, a in answers.items()}
+        return readings
+
     def _compare(self, choice: Choice, answers: dict[int, Answer]) -> None:
         """Adopt the release counts of the clients' ledgers, which are the only complete records."""
-        private = self.selector.epsilon_unit != "none"
-        for client, epsilon in zip(choice.clients.tolist(), choice.epsilon, strict=True):
-            if client not in answers:
-                continue
-            metrics = answers[client].metrics
-            number = metrics.get(PARTICIPATION)
+        epsilons = dict(zip(choice.clients.tolist(), choice.epsilon, strict=True))
+        for client, answer in answers.items():
+            number = answer.metrics.get(PARTICIPATION)
+            spent = float(answer.metrics.get(EPSILON, np.nan))
+            counted = int(self.selector.counts[client])
             if number is None:
-                if private:
+                if self.selector.epsilon_unit != "none":
                     LOG.warning(
                         "client %d did not say which release this was: its app may lack the mod "
                         "PrivateRelease, and then nothing is private", client,
                     )  # fmt: skip
-                continue
-            spent = float(metrics.get(EPSILON, np.nan))
-            counted = int(self.selector.counts[client])
-            if number != counted or not np.isclose(spent, epsilon, rtol=1e-4):
+            elif number != counted or not np.isclose(spent, epsilons[client], rtol=1e-4):
                 LOG.warning(
                     "client %d: its ledger has %d releases, the last of epsilon %g; here it had %d "
                     "and %g. The ledger's number counts from now on", client, number, spent,
-                    counted, epsilon,
+                    counted, epsilons[client],
                 )  # fmt: skip
                 self.selector.counts[client] = int(number)
-
-
-def _readings(
-    answers: dict[int, Answer], arrays: ArrayRecord, update_size: int
-) -> dict[str, dict[int, Any]]:
-    """Return the losses, squared losses and updates that clients reported, by name and client."""
-    losses, squares = (
-        {k: answer.metrics[name] for k, answer in answers.items() if name in answer.metrics}
-        for name in ("loss", "square-loss")
-    )
-    readings = {"loss": losses, "square_loss": squares} if losses else {}
-    if update_size:
-        before = {name: array.numpy() for name, array in arrays.items()}
-        readings["update"] = {k: flat_update(a.arrays, before) for k, a in answers.items()}
-    return readings
 
 
 def _resumed(path: pathlib.Path, fresh: Selector) -> Selector:
@@ -422,72 +449,6 @@ def _append_seconds(path: pathlib.Path, played: Played) -> None:
         file.writelines(f"{line}\n" for line in lines)
 
 
-def question_round(
-    selector: Selector,
-    present: dict[int, int],
-    arrays: ArrayRecord,
-    grid: TimedGrid,
-    timeout: float,
-) -> tuple[set[int], dict[int, Any] | None]:
-    """Return (available clients, answers to the policy's question or None without a question).
-
-    If a client sends no loss, the policy learns nothing about it. A client that sends no features
-    is unavailable in this round. ``present`` maps the clients that can be chosen to their nodes.
-    """
-    available, answers, asked = set(present), dict[int, Any](), set[int]()
-    while (question := selector.question(available)) is not None:
-        who = set(question.clients.tolist())
-        if who - asked:
-            nodes = {client: present[client] for client in sorted(who - asked)}
-            features = (selector.config.latency.num_features,)
-            shape = () if question.wants == "loss" else features
-            answers |= _ask(question, shape, nodes, arrays, grid, timeout)
-            asked |= who
-        missing = who - answers.keys()
-        if not missing or question.wants == "loss":
-            return available, {client: answers[client] for client in who & answers.keys()}
-        available -= missing
-    return available, None
-
-
-def _ask(
-    question: Question,
-    shape: tuple[int, ...],
-    nodes: dict[int, int],
-    arrays: ArrayRecord,
-    grid: TimedGrid,
-    timeout: float,
-) -> dict[int, Any]:
-    name = NAMES[question.wants]
-    messages = []
-    for node in nodes.values():
-        config = ConfigRecord({ROUND: question.round, BATCH: question.batch_size or 0})
-        content = RecordDict({"config": config})
-        if question.wants == "loss":
-            content["arrays"] = arrays
-        messages.append(Message(content, node, f"query.{name}", group_id=str(question.round)))
-    client_of = {node: client for client, node in nodes.items()}
-    answers = {}
-    for reply in grid.send_and_receive(messages, timeout=timeout):
-        client = client_of[grid.nodes[reply.metadata.reply_to_message_id]]
-        if reply.has_error():
-            LOG.warning(
-                "client %d does not answer (%s): put answer(app, %s=...) into its client app",
-                client, reply.error.reason, question.wants,
-            )  # fmt: skip
-            continue
-        records = list(reply.content.metric_records.values())
-        value = records[0].get(name) if records else None
-        if float32(value).shape != shape or not np.isfinite(float32(value)).all():
-            LOG.warning(
-                "client %d answers %s = %s: must be finite, of shape %s", client, name,
-                shown(value), shape,
-            )  # fmt: skip
-            continue
-        answers[client] = value
-    return answers
-
-
 def _read(
     content: RecordDict, sent: ArrayRecord, stamped: float | None, *, needs_loss: bool
 ) -> Answer:
@@ -496,29 +457,21 @@ def _read(
     The latency is ``stamped`` or, if None, the metric ``pause-seconds``. The metric ``loss`` is
     required if ``needs_loss`` is set. Raises ConfigError if the reply is invalid.
     """
-    counts = len(content.array_records), len(content.metric_records)
-    if counts != (1, 1):
-        raise ConfigError(
-            f"its reply has {counts[0]} ArrayRecords and {counts[1]} MetricRecords: must be one of "
-            "each."
-        )
-    (record,) = content.array_records.values()
-    (metrics,) = content.metric_records.values()
-    shapes = {name: tuple(array.shape) for name, array in sent.items()}
-    got = {name: tuple(array.shape) for name, array in record.items()}
-    if got != shapes:
-        raise ConfigError(f"its arrays have the shapes {got}: must be {shapes}, as they were sent.")
+    _, record = only(content.array_records, "its reply", "ArrayRecord")
+    _, metrics = only(content.metric_records, "its reply", "MetricRecord")
+    if set(record) != set(sent):
+        raise ConfigError(f"its arrays are {shown(list(record))}: must be {list(sent)}, as sent.")
     arrays = {}
-    for name in shapes:
+    for name, array in sent.items():
         try:
-            arrays[name] = record[name].numpy().astype(sent[name].dtype, casting="same_kind")
+            arrays[name] = record[name].numpy().astype(array.dtype, casting="same_kind")
         except Exception as error:  # a client may send any bytes, which must not stop the server
             short = str(error).partition("\n")[0]
             raise ConfigError(f"its array {name!r} cannot be read ({short}).") from None
-        if arrays[name].shape != shapes[name]:
+        if arrays[name].shape != tuple(array.shape):
             raise ConfigError(
-                f"its array {name!r} has the shape {arrays[name].shape} and declares "
-                f"{shapes[name]}."
+                f"its array {name!r} has the shape {arrays[name].shape}: must be "
+                f"{tuple(array.shape)}, as sent."
             )
         if not np.isfinite(arrays[name]).all():
             raise ConfigError(f"its array {name!r} is not finite.")
@@ -534,14 +487,13 @@ def _read(
 
 
 def average(answers: Mapping[int, Answer], weights: Mapping[int, float]) -> ArrayRecord | None:
-    """Return the mean of the answered models with normalized weights, or None without answers."""
+    """Return the mean of the answered models, or None without answers. Weights sum to one."""
     if not answers:
         return None
-    total = sum(weights[client] for client in answers)
     mean = {}
     for name, like in next(iter(answers.values())).arrays.items():
         parts = [
-            np.asarray(answer.arrays[name], np.float64) * (weights[client] / total)
+            np.asarray(answer.arrays[name], np.float64) * weights[client]
             for client, answer in answers.items()
         ]
         # Round the mean of integers, because the mean of equal integers may be slightly too small.
@@ -554,10 +506,9 @@ def mean_metrics(answers: Mapping[int, Answer], weights: Mapping[int, float]) ->
     """Return the weighted mean of each numeric metric that all clients report, except the mod's."""
     if not answers:
         return {}
-    total = sum(weights[client] for client in answers)
     common = set.intersection(*(set(answer.metrics) for answer in answers.values()))
     return {
-        name: sum(weights[k] / total * float(a.metrics[name]) for k, a in answers.items())
+        name: sum(weights[k] * float(a.metrics[name]) for k, a in answers.items())
         for name in sorted(common - set(OURS))
         if all(isinstance(a.metrics[name], int | float) for a in answers.values())
     }
