@@ -16,7 +16,7 @@ import typer
 from benchmarks.timing import in_turns
 from pause_jax import SimConfig, presets, sweep
 from pause_jax.policies import named
-from pause_jax.sweeps import checkpoint
+from pause_jax.sweeps import store
 
 TURNS = 9
 
@@ -58,7 +58,7 @@ def cost(setting: Setting, turns: int) -> tuple[float, float]:
 
 def main(turns: Annotated[int, typer.Option(help="Turns that count.", min=1)] = TURNS) -> None:
     """Print the seconds of sweeps without and with a store."""
-    checkpoint.SAVE_EVERY = 1.0
+    store.SAVE_EVERY = 1.0
     for setting in settings(turns):
         without, stored = cost(setting, turns)
         typer.echo(

@@ -23,7 +23,7 @@ from .run.record.quantity import quantity as quantity
 from .run.record.result import Result as Result
 from .run.simulate import simulate as simulate
 from .sweeps.execute import SweepInterrupted as SweepInterrupted
-from .sweeps.sweep import sweep as sweep
+from .sweeps.execute import sweep as sweep
 from .world import latency as latency
 
 __all__: list[str]

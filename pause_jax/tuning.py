@@ -33,8 +33,8 @@ from pause_jax.run import contract
 from pause_jax.run.preflight import prepare
 from pause_jax.run.setup import learner_of
 from pause_jax.sweeps import provenance
+from pause_jax.sweeps.execute import sweep
 from pause_jax.sweeps.store import LOG
-from pause_jax.sweeps.sweep import sweep
 
 try:
     with warnings.catch_warnings():

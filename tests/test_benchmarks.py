@@ -26,7 +26,7 @@ from benchmarks.workloads import (
     write_weights,
 )
 from pause_jax.config import validate
-from pause_jax.sweeps import checkpoint
+from pause_jax.sweeps import store
 
 pytestmark = pytest.mark.slow
 
@@ -213,7 +213,7 @@ def test_what_a_store_costs_is_measured(capsys, monkeypatch):
     bandit = {"tiny": settings[-1].configs["random"].replace(num_rounds=4, track_regret=False)}
     small = [setting._replace(configs=bandit, seeds=1) for setting in settings]
     monkeypatch.setattr(store_cost, "settings", lambda turns: small)
-    monkeypatch.setattr(checkpoint, "SAVE_EVERY", checkpoint.SAVE_EVERY)  # main changes it
+    monkeypatch.setattr(store, "SAVE_EVERY", store.SAVE_EVERY)  # main changes it
     store_cost.main(turns=1)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3

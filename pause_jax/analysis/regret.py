@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from pause_jax.analysis import metrics
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, validate
-from pause_jax.sweeps.sweep import sweep
+from pause_jax.sweeps.execute import sweep
 
 __all__ = ["Growth", "bounds_of", "measure", "rows"]
 

@@ -25,12 +25,11 @@ from pause_jax.cli.output import status_of, stoppable
 from pause_jax.cli.result_folder import UNFINISHED
 from pause_jax.config import SimConfig, validate
 from pause_jax.sweeps.estimate import estimate
-from pause_jax.sweeps.execute import SweepInterrupted
+from pause_jax.sweeps.execute import SweepInterrupted, planned
 from pause_jax.sweeps.execute import execute as run_sweep
 from pause_jax.sweeps.plan import SweepPlan
 from pause_jax.sweeps.provenance import fingerprint
 from pause_jax.sweeps.store import Store, compare_store, discard_store, store_is_empty
-from pause_jax.sweeps.sweep import planned
 
 if TYPE_CHECKING:
     import xarray as xr

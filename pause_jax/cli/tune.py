@@ -22,8 +22,7 @@ from pause_jax.cli.output import stoppable
 from pause_jax.cli.settings import load_files, valid_config
 from pause_jax.config import config_file
 from pause_jax.sweeps.estimate import estimate
-from pause_jax.sweeps.execute import SweepInterrupted
-from pause_jax.sweeps.sweep import planned
+from pause_jax.sweeps.execute import SweepInterrupted, planned
 from pause_jax.tuning import Objective, Tuned
 
 _FILES = ("best.toml", "trials.csv", result_folder.RUN)

@@ -21,10 +21,9 @@ from pause_jax.run.driver import Runs, Watch, drive
 from pause_jax.run.programs import RUN, SAME, ProgramSpec, compiled_steps, program_spec
 from pause_jax.run.record.result import Quantities, Record, Result, with_rounds
 from pause_jax.run.rounds.state import State
-from pause_jax.sweeps.checkpoint import Checkpoint, Point
 from pause_jax.sweeps.labels import Rows, rows_of
 from pause_jax.sweeps.plan import Chunk, SweepPlan
-from pause_jax.sweeps.store import LOG, Store
+from pause_jax.sweeps.store import LOG, Checkpoint, Point, Store
 
 
 def run_chunks(

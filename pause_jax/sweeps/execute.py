@@ -1,13 +1,17 @@
-"""Execution of a planned sweep, which skips chunks that have already finished."""
+"""Entry point of a sweep: ``sweep(configs, keys) -> xarray.Dataset``."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+import jax
+from jax import Array
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -19,10 +23,15 @@ from rich.progress import (
 )
 
 from pause_jax.base.stopping import check_stop
+from pause_jax.base.struct import ConfigError
+from pause_jax.config import SimConfig
+from pause_jax.learning import Dataset
+from pause_jax.run import contract
+from pause_jax.run.record.quantity import Quantity
 from pause_jax.sweeps.batch import run_chunks
-from pause_jax.sweeps.executor import Workers
+from pause_jax.sweeps.executor import Executor, Workers
 from pause_jax.sweeps.labels import Rows, labelled
-from pause_jax.sweeps.plan import Chunk, SweepPlan
+from pause_jax.sweeps.plan import Chunk, SweepPlan, plan_sweep
 from pause_jax.sweeps.store import Store
 
 if TYPE_CHECKING:
@@ -40,6 +49,111 @@ class SweepInterrupted(RuntimeError):  # noqa: N818, as KeyboardInterrupt
     def __init__(self, message: str, finished: xr.Dataset | None):
         super().__init__(message)
         self.finished = finished
+
+
+def sweep(
+    configs: SimConfig | Sequence[SimConfig] | Mapping[str, SimConfig],
+    keys: Array,
+    *,
+    data: Dataset | None = None,
+    record: Sequence[str | Quantity] | None = None,
+    memory_limit: float = 2.0,
+    max_batch: int | None = None,
+    devices: Sequence[jax.Device] | None = None,
+    client_batch: int | None = None,
+    store: str | os.PathLike[str] | None = None,
+    executor: Executor | None = None,
+    progress: bool = True,
+) -> xr.Dataset:
+    """Run every config with every key.
+
+    Configs share one compilation if they differ only in traced numbers or, without custom parts,
+    in the number of rounds. Built-in policies also share it, unless they choose different numbers
+    of clients, release different readings, or are ``alone``. Runs use all devices and CPU cores.
+
+    Each row of the result equals ``simulate(config, key)`` up to rounding. If two cohorts are
+    equally good up to rounding, ``sweep`` and ``simulate`` may choose differently and then diverge.
+
+    Args:
+      configs: one config, a sequence of configs, or a mapping from names to configs.
+      keys: distinct typed keys [S], for example ``jax.random.split(jax.random.key(0), S)``.
+      data: data set that replaces the data set of every config.
+      record: quantities to record, as in :func:`simulate`.
+      memory_limit: maximum memory of concurrent runs on each device (estimated), in GiB.
+      max_batch: maximum number of concurrent runs (default: what fits in ``memory_limit``). It is
+        rounded up to a multiple of the number of devices or, on a CPU with fewer cores, of cores.
+      devices: devices to run on (default: all devices).
+      client_batch: maximum number of clients trained side by side, as in :func:`simulate`.
+      store: folder for finished runs and, without an executor, for checkpoints of unfinished runs
+        (at most one per minute). A call with the same arguments resumes from it, even after the
+        process was killed, and returns the same bits as an uninterrupted sweep.
+      executor: executor whose workers run the chunks, such as Dask (``client.get_executor()``),
+        submitit or a ``concurrent.futures.Executor``. All workers compute the same bits.
+      progress: whether to show a progress bar if standard error is a terminal.
+
+    Returns:
+      A dataset with dimensions ``config``, ``seed``, ``round``, ``eval_round``, ``client`` and
+      ``slot``. Its coordinates contain the fields in which the configs differ and the key data of
+      each seed. If the data or a file has client ids, ``client_id`` contains them. If configs have
+      different sizes, missing entries are NaN, -1 or False. Save the dataset with
+      ``.to_netcdf(path)`` or ``.to_zarr(path)``.
+
+    Raises:
+      ConfigError: if an argument is invalid, or the store contains a sweep with different configs,
+        data, keys, code, versions or devices. Raised before any run starts.
+      SweepInterrupted: if the sweep is interrupted or fails; ``finished`` has the finished runs.
+
+    Warns:
+      BrokenContract: if custom parts broke their contract and ``record`` includes
+        ``first_broken_round`` and ``broken_rules``. Issued once, after all runs, for all configs.
+      NotFinite: if models became non-finite and ``record`` includes ``first_nonfinite_round``.
+        Issued like ``BrokenContract``.
+    """
+    plan, workers = planned(
+        configs,
+        keys,
+        executor,
+        data=data,
+        record=record,
+        memory_limit=memory_limit,
+        max_batch=max_batch,
+        devices=devices,
+        client_batch=client_batch,
+    )
+    kept = None if store is None else Store.create(pathlib.Path(store), plan)
+    result = execute(plan, kept, workers, progress=progress)
+    names = [str(name) for name in result.config.values]
+    if set(contract.RECORDED) <= set(result):
+        recorded = zip(*(result[name].values for name in contract.RECORDED), strict=True)
+        findings = (contract.finding(*each) for each in recorded)
+        contract.warn(dict(zip(names, findings, strict=True)))
+    if contract.NONFINITE in result:
+        rounds = result[contract.NONFINITE].values
+        words = {name: contract.not_finite(each) for name, each in zip(names, rounds, strict=True)}
+        contract.warn(words, contract.NotFinite)
+    return result
+
+
+def planned(
+    configs: SimConfig | Sequence[SimConfig] | Mapping[str, SimConfig],
+    keys: Array,
+    executor: Executor | None,
+    *,
+    devices: Sequence[jax.Device] | None = None,
+    **arguments: Any,
+) -> tuple[SweepPlan, Workers | None]:
+    """Plan a sweep for this process, or for the workers of an executor.
+
+    Raises:
+      ConfigError: if the sweep is invalid, or the first worker has different code or versions.
+    """
+    plan = plan_sweep(configs, keys, devices=devices, **arguments)
+    if executor is None:
+        return plan, None
+    if devices is not None:
+        raise ConfigError("devices: leave them out, the workers of an executor take their own.")
+    workers = Workers(executor, configs, keys, arguments)
+    return workers.planned(plan), workers
 
 
 def execute(

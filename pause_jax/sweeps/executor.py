@@ -13,7 +13,7 @@ import platform
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import jax
 from jax import Array
@@ -35,15 +35,6 @@ class Executor(Protocol):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Any:
         """Submit a call, and return a future with ``done()``, ``result()`` and ``cancel()``."""
-
-
-class Task(NamedTuple):
-    """Chunk to run, with the packed arguments of its sweep and the required environment."""
-
-    arguments: bytes
-    made_by: dict[str, Any]
-    chunk: Chunk
-    chunking: Chunking
 
 
 class Workers:
@@ -73,7 +64,7 @@ class Workers:
           RuntimeError: if a chunk fails, a worker differs from the first, or workers die too often.
         """
         tasks = {
-            chunk: (Task(self._arguments, plan.made_by, chunk, plan.chunkings[chunk.group]),)
+            chunk: (self._arguments, plan.made_by, chunk, plan.chunkings[chunk.group])
             for chunk in chunks
         }
         for chunk, answer in _results(self._executor, run_task, tasks):
@@ -96,16 +87,18 @@ def prepare_task(
     return _difference(expected, plan.made_by) or (plan.made_by, plan.chunkings)
 
 
-def run_task(task: Task) -> Rows | str:
+def run_task(
+    arguments: bytes, made_by: dict[str, Any], chunk: Chunk, chunking: Chunking
+) -> Rows | str:
     """Run a chunk in this worker, and return the rows or an error message."""
     try:
-        plan = _plan(task.arguments)
-        if difference := _difference(task.made_by, plan.made_by):
+        plan = _plan(arguments)
+        if difference := _difference(made_by, plan.made_by):
             return difference
         chunkings = list(plan.chunkings)
-        chunkings[task.chunk.group] = task.chunking._replace(threads=1)
+        chunkings[chunk.group] = chunking._replace(threads=1)
         plan = plan._replace(chunkings=chunkings)
-        ((_, rows),) = run_chunks(plan, [task.chunk], lambda segments: None)
+        ((_, rows),) = run_chunks(plan, [chunk], lambda segments: None)
     except Exception as error:
         return _failure(error)
     return rows

@@ -114,16 +114,13 @@ def _dataset(
         join="outer",
         fill_value={q.name: q.gap for q in quantities},
         data_vars="all",
-        coords="different",
+        coords=["epsilon_unit", "num_parameters", "unnoised", "config_toml", "data_digest"],
         compat="equals",
     )
     differing = _differing([describe_config(each.config) for each in configs])
     # Some fields, such as `clock` and `latency`, share their name with a quantity.
     named = {f"{path}.name" if path in data else path: v for path, v in differing.items()}
     data = data.assign_coords({path: ("config", values) for path, values in named.items()})
-    for name in ("epsilon_unit", "num_parameters", "unnoised", "config_toml", "data_digest"):
-        if data[name].ndim == 0:
-            data = data.assign_coords({name: ("config", [data[name].item()] * len(configs))})
     data = data.assign_coords(_client_ids(configs, data.sizes["client"]))
     for q in quantities:
         units = {"units": q.unit} if q.unit else {}

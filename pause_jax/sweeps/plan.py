@@ -146,15 +146,17 @@ def plan_sweep(
         quantities = with_metrics(quantities, itertools.chain(*of_all), configs)
     for group in groups:
         check_size(group[0].config, group[0].data, quantities, len(group) * len(keys))
-    limits = Limits(
-        num_devices=mesh.size,
-        threads=threads_of(mesh),
-        memory=memory_limit,
-        max_batch=max_batch,
-    )
     chunkings = [
         chunking_of(
-            group[0].config, group[0].data, len(group) * len(keys), quantities, execution, limits
+            group[0].config,
+            group[0].data,
+            len(group) * len(keys),
+            quantities,
+            execution,
+            num_devices=mesh.size,
+            threads=threads_of(mesh),
+            memory_limit=memory_limit,
+            max_batch=max_batch,
         )
         for group in groups
     ]
@@ -223,33 +225,22 @@ def _named(
 
 def _groups(named: Mapping[str, SimConfig], data: Dataset | None) -> list[list[PreparedConfig]]:
     """Prepare the configs and group them by static structure and data set."""
-    loaded: dict[DataConfig, Any] = {}
+    # Configs share a group only if they use the same object.
+    loaded: dict[DataConfig | None, Any] = {}
     groups: dict[Any, list[PreparedConfig]] = {}
     for label, config in named.items():
-        prepared = _prepared(label, config, data, loaded)
-        structure = jax.tree.structure(prepared.config)
-        groups.setdefault((structure, id(prepared.data)), []).append(prepared)
+        learning = config.learning if isinstance(config, SimConfig) else None
+        source = learning.data if data is None and type(learning) is Learning else None
+        config, dataset = prepare(config, loaded.get(source, data))
+        if source is not None:
+            loaded[source] = dataset
+        if data is not None and config.learning is not None:
+            in_words = Given(num_train=config.learning.data.num_train, digest=dataset.digest)
+            config = config.override({"learning.data": in_words})
+        structure = jax.tree.structure(config)
+        prepared = PreparedConfig(label, config, dataset)
+        groups.setdefault((structure, id(dataset)), []).append(prepared)
     return list(groups.values())
-
-
-def _prepared(
-    label: str, config: SimConfig, data: Dataset | None, loaded: dict[DataConfig, Any]
-) -> PreparedConfig:
-    """Prepare one config.
-
-    ``loaded`` caches data sets, because configs share a group only if they use the same object.
-    """
-    learning = config.learning if isinstance(config, SimConfig) else None
-    if data is None and type(learning) is Learning and learning.data in loaded:
-        config, dataset = prepare(config, loaded[learning.data])
-    else:
-        config, dataset = prepare(config, data)
-        if type(learning) is Learning:
-            loaded[learning.data] = dataset
-    if data is not None and config.learning is not None:
-        in_words = Given(num_train=config.learning.data.num_train, digest=dataset.digest)
-        config = config.override({"learning.data": in_words})
-    return PreparedConfig(label, config, dataset)
 
 
 # Latest digest of each program with custom parts, keyed by config structure, quantities and shapes.
@@ -320,15 +311,6 @@ def one_of(config: SimConfig, choices: tuple[PolicyConfig, ...]) -> SimConfig:
     return config.replace(policy=OneOf(choices=choices, number=jnp.asarray(place, jnp.int32)))
 
 
-class Limits(NamedTuple):
-    """Resource limits of a group's runs. ``memory`` is in GiB per device."""
-
-    num_devices: int
-    threads: int
-    memory: float
-    max_batch: int | None
-
-
 def threads_of(mesh: Mesh) -> int:
     """Return the number of concurrent chunks (one per core on a single CPU device, otherwise 1).
 
@@ -347,23 +329,27 @@ def chunking_of(
     num_runs: int,
     quantities: Quantities,
     execution: Execution,
-    limits: Limits,
+    *,
+    num_devices: int,
+    threads: int,
+    memory_limit: float,
+    max_batch: int | None,
 ) -> Chunking:
-    """Split ``num_runs`` runs of equal size into chunks that keep each device within limits."""
-    threads = min(limits.threads, num_runs)
-    if limits.max_batch is None:
+    """Split runs of equal size into chunks that need ``memory_limit`` GiB on each device."""
+    threads = min(threads, num_runs)
+    if max_batch is None:
         state = state_shapes(config, data)
-        fitting = limits.memory * 2**30 / run_bytes(config, state, quantities)
+        fitting = memory_limit * 2**30 / run_bytes(config, state, quantities)
         threads = max(1, min(threads, int(fitting)))
         width = int(fitting / threads)
         if threads > 1:
             width = min(width, _cached_width(config, data, state, execution))
         width = max(1, width)
     else:
-        threads = min(threads, limits.max_batch)
-        width = math.ceil(limits.max_batch / threads / limits.num_devices)
-    on_each = math.ceil(num_runs / limits.num_devices)
-    batch = limits.num_devices * _few_widths(on_each, width, threads)
+        threads = min(threads, max_batch)
+        width = math.ceil(max_batch / threads / num_devices)
+    on_each = math.ceil(num_runs / num_devices)
+    batch = num_devices * _few_widths(on_each, width, threads)
     return Chunking(num_runs, batch, min(SEGMENTS, config.num_rounds), threads)
 
 

@@ -24,10 +24,9 @@ from pause_jax.cli import program, result_folder
 from pause_jax.config import validate
 from pause_jax.deploy.selector import Selector
 from pause_jax.learning import Files
-from pause_jax.sweeps.checkpoint import Checkpoint, Point
 from pause_jax.sweeps.labels import Rows
 from pause_jax.sweeps.plan import Chunk, plan_sweep
-from pause_jax.sweeps.store import Store
+from pause_jax.sweeps.store import Checkpoint, Point, Store
 from tests.support.damage import flipped, repacked, rewritten
 from tests.support.pages import play
 from tests.support.results import made, small_config

@@ -260,14 +260,14 @@ import logging
 import jax
 from pause_jax import SimConfig, sweep
 from pause_jax.policies import Random
-from pause_jax.sweeps import checkpoint
+from pause_jax.sweeps import store
 from pause_jax.sweeps.execute import SweepInterrupted
 
-checkpoint.SAVE_EVERY, checkpoint.SHARE = 0.0, float("inf")
+store.SAVE_EVERY, store.SHARE = 0.0, float("inf")
 config = SimConfig(
     num_clients=6, num_selected=2, num_rounds=40, learning=None, policy=Random(), track_regret=False
 )
-save = checkpoint.Checkpoint.save
+save = store.Checkpoint.save
 
 def saved_once(*arguments):
     save(*arguments)
@@ -279,11 +279,11 @@ def run(number):
 
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=__import__("sys").stdout)
 for number in (1, 4):
-    checkpoint.Checkpoint.save = saved_once
+    store.Checkpoint.save = saved_once
     try:
         run(number)
     except SweepInterrupted:
-        checkpoint.Checkpoint.save = save
+        store.Checkpoint.save = save
     run(number)
 """
 

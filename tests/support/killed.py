@@ -20,7 +20,7 @@ import xarray as xr
 from pause_jax import SimConfig, sweep
 from pause_jax.learning import Digits, FedAdam, Learning, Mlp
 from pause_jax.policies import named
-from pause_jax.sweeps import batch, checkpoint, execute
+from pause_jax.sweeps import batch, execute, store
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -93,8 +93,8 @@ def same_bits(one: xr.Dataset, other: xr.Dataset) -> None:
 
 
 def main(folder: str, seconds: float) -> None:
-    checkpoint.SAVE_EVERY = 0.0
-    checkpoint.SHARE = 1.0
+    store.SAVE_EVERY = 0.0
+    store.SHARE = 1.0
     original = batch.run_chunks
     begun: list[float] = []
 

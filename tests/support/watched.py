@@ -46,7 +46,7 @@ def watched(folder, seconds, dying, function, *arguments):
     """A task that is written down; it kills its process if ``dying`` is its chunk, once."""
     if function.__name__ != "run_task":
         return function(*arguments)
-    chunk = arguments[0].chunk
+    chunk = arguments[2]
     note(folder, "begin", chunk)
     if chunk == dying and not (folder / "died").exists():
         (folder / "died").touch()

@@ -13,7 +13,7 @@ import xarray as xr
 
 from pause_jax import ConfigError, sweep
 from pause_jax.policies import named
-from pause_jax.sweeps import checkpoint
+from pause_jax.sweeps import store
 from tests.support.disk import Disk
 from tests.support.watched import SETTINGS, SMALL, keys
 
@@ -42,8 +42,8 @@ def test_a_death_before_any_change_of_the_folder_loses_nothing(
     chunks, saves, least, tmp_path, monkeypatch
 ):
     if saves:
-        monkeypatch.setattr(checkpoint, "SAVE_EVERY", 0.0)
-        monkeypatch.setattr(checkpoint, "SHARE", float("inf"))  # however long saving takes
+        monkeypatch.setattr(store, "SAVE_EVERY", 0.0)
+        monkeypatch.setattr(store, "SHARE", float("inf"))  # however long saving takes
     chosen = keys()[:chunks]
     with Disk(tmp_path / "whole").watched() as disk:
         whole = run(tmp_path / "whole", chosen)

@@ -30,7 +30,7 @@ from pause_jax.base.archive import load_arrays, save_arrays
 from pause_jax.learning import Dataset, FedAdam, Learning, Linear
 from pause_jax.policies import Random
 from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace
-from pause_jax.sweeps import batch, checkpoint, execute
+from pause_jax.sweeps import batch, execute, store
 from pause_jax.sweeps.plan import Chunk, plan_sweep
 from pause_jax.sweeps.provenance import different
 from pause_jax.sweeps.store import Store
@@ -536,8 +536,8 @@ def test_a_run_goes_on_in_the_middle(config, keys, tmp_path, monkeypatch, caplog
     arguments = {"store": tmp_path, **alone}
     whole = sweep(config, keys[:1], **alone)
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "SAVE_EVERY", 0.0)
-        patch.setattr(checkpoint, "SHARE", np.inf)  # however long saving takes
+        patch.setattr(store, "SAVE_EVERY", 0.0)
+        patch.setattr(store, "SHARE", np.inf)  # however long saving takes
         stop_after(patch, 7)
         with pytest.raises(SweepInterrupted, match="0 of 1 runs"):
             sweep(config, keys[:1], **arguments)
@@ -555,8 +555,8 @@ def test_a_run_goes_on_in_the_middle(config, keys, tmp_path, monkeypatch, caplog
 
 def test_a_damaged_middle_is_not_used(tmp_path, monkeypatch, caplog):
     plan = plan_sweep(bandit(), jax.random.split(jax.random.key(0)))
-    middle = checkpoint.Checkpoint(Store(tmp_path, plan), Chunk(0, 0))
-    point = checkpoint.Point(2, {"x": jnp.arange(3.0)}, [np.ones(2)])
+    middle = store.Checkpoint(Store(tmp_path, plan), Chunk(0, 0))
+    point = store.Point(2, {"x": jnp.arange(3.0)}, [np.ones(2)])
 
     def restored():
         return middle.restored({"x": jnp.zeros(3)}, lambda _: [jax.ShapeDtypeStruct((2,), float)])

@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -104,8 +105,10 @@ SETUP = (chosen(RECORDED), Execution())
 
 
 def chunking_for(config, data, num_runs, num_devices, threads, memory_limit, max_batch):
-    limits = plan.Limits(num_devices, threads, memory_limit, max_batch)
-    return plan.chunking_of(config, data, num_runs, *SETUP, limits)
+    limits: dict[str, Any] = {"memory_limit": memory_limit, "max_batch": max_batch}
+    return plan.chunking_of(
+        config, data, num_runs, *SETUP, num_devices=num_devices, threads=threads, **limits
+    )
 
 
 def play(config, keys, tick):
