@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax import Array
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import Progress, TimeElapsedColumn
 
 from pause_jax.base.stopping import check_stop
 from pause_jax.base.struct import ConfigError
@@ -230,12 +223,8 @@ def _progress_bar(show: bool) -> Progress:
     """Return a progress bar on standard error, disabled without ``show`` or without a terminal."""
     console = Console(stderr=True)
     return Progress(
-        SpinnerColumn(),
-        BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        *Progress.get_default_columns(),
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
         console=console,
         transient=True,
         disable=not (show and console.is_terminal),
