@@ -303,7 +303,7 @@ def check_learner(learning: Learning, *, num_clients: int = 6, num_selected: int
     _check_training(learner, state, cohort)
     _check_answers(learner, state, cohort)
     record = chosen(("first_nonfinite_round", "train_loss"))
-    record = with_metrics(record, learner.metrics)
+    record = with_metrics(record, learner.metrics, per_client=learner.evaluate_clients is not None)
     result = simulate(config, jax.random.key(2), record=record)
     _require(int(result.first_nonfinite_round) == 0, "the model was not finite")
     _check_toml(config, learning)

@@ -20,6 +20,7 @@ __all__ = [
     "simulated_seconds",
     "time_to_accuracy",
     "total_regret",
+    "worst_share",
 ]
 
 
@@ -44,14 +45,39 @@ def time_to_accuracy(result: xr.Dataset, target: float) -> xr.DataArray:
 
 def final_accuracy(result: xr.Dataset) -> xr.DataArray:
     """Return the last test accuracy of each run, [config, seed]; NaN if the model is not finite."""
-    last = result.eval_clock.notnull().sum("eval_round") - 1
-    return result.test_accuracy.isel(eval_round=last.clip(0))
+    return final(result, "test_accuracy")
 
 
 def final_loss(result: xr.Dataset) -> xr.DataArray:
     """Return the last test loss of each run, [config, seed]."""
+    return final(result, "test_loss")
+
+
+def final(result: xr.Dataset, name: str) -> xr.DataArray:
+    """Return the values of a quantity [config, seed, eval_round, ...] at the last evaluation."""
     last = result.eval_clock.notnull().sum("eval_round") - 1
-    return result.test_loss.isel(eval_round=last.clip(0))
+    return result[name].isel(eval_round=last.clip(0))
+
+
+def worst_share(values: xr.DataArray, share: float = 0.1) -> xr.DataArray:
+    """Return the mean of the lowest values along ``client``, which is removed.
+
+    Args:
+      values: scores of clients, such as their accuracies. NaN values are left out.
+      share: share of the clients to average over, in (0, 1]; rounded, but at least one client.
+
+    Raises:
+      ConfigError: if ``share`` is not in (0, 1].
+    """
+    if not 0 < share <= 1:
+        raise ConfigError(f"share = {share}: must be > 0 and <= 1 (0.1 is the worst tenth).")
+
+    def worst(each: np.ndarray, axis: int) -> np.ndarray:
+        each = np.sort(np.moveaxis(each, axis, -1))  # NaN values are last
+        number = np.maximum(1, np.round(share * np.isfinite(each).sum(axis=-1, keepdims=True)))
+        return np.sum(each, -1, where=np.arange(each.shape[-1]) < number) / number[..., 0]
+
+    return values.reduce(worst, "client")
 
 
 def simulated_seconds(result: xr.Dataset) -> xr.DataArray:

@@ -27,10 +27,12 @@ class Participation(NamedTuple):
     Attributes:
       share: [seed, K], share of the played rounds in which each client took part.
       seconds: [K], each client's expected latency; None if the latency model is not available.
+      clients: [K], client numbers in this order; None if speeds are not known.
     """
 
     share: Floats
     seconds: Floats | None
+    clients: NDArray[np.intp] | None = None
 
 
 def participation(result: xr.Dataset) -> dict[str, Participation]:
@@ -48,7 +50,7 @@ def participation(result: xr.Dataset) -> dict[str, Participation]:
 def _by_speed(each: Participation) -> Participation:
     seconds = np.asarray(each.seconds)
     order = np.argsort(seconds, kind="stable")
-    return Participation(each.share[:, order], seconds[order])
+    return Participation(each.share[:, order], seconds[order], order)
 
 
 def by_client(found: dict[str, Participation]) -> dict[str, Curve]:

@@ -38,6 +38,8 @@ def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
       ``seeds`` (number of seeds), ``reached`` (number of seeds that reached the target),
       ``epsilon_unit``, ``rounds`` (played rounds of all seeds), ``empty_rounds`` (played rounds
       without clients, which add 0 to the regret), and ``<name>`` and ``<name>_se`` for each metric.
+      ``worst_tenth`` and ``spread`` (if ``client_accuracy`` was recorded) are the mean accuracy of
+      the worst tenth of the clients and the standard deviation over clients, at the end.
       If the rows have columns ``reward...``, the configs' rewards differ, and their regrets are not
       comparable.
     """
@@ -54,6 +56,10 @@ def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
         "regret": metrics.total_regret(result),
         "gigabytes": metrics.gigabytes(result),
     }
+    if "client_accuracy" in result.variables:
+        at_clients = metrics.final(result, "client_accuracy")
+        columns["worst_tenth"] = metrics.worst_share(at_clients)
+        columns["spread"] = at_clients.std("client")
     empty = metrics.empty_rounds(result).sum(("seed", "round"))
     rounds = result.played.sum(("seed", "round"))
     moments = {name: metrics.mean_and_error(values) for name, values in columns.items()}
@@ -101,6 +107,7 @@ def merits(rows: list[dict[str, Any]], target: float) -> Table:
     one_unit = _UNIT_WORDS[units.pop()] if len(units) == 1 else None
     some_empty = any(row["empty_rounds"] for row in rows)
     kind = _kind(rows)
+    tails = ("worst_tenth", "spread") if "worst_tenth" in rows[0] else ()
     headings = {
         "accuracy": ("end, %", "best, %", f"s to {100 * target:g} %"),
         "loss": ("end loss", "best loss", "s in all"),
@@ -122,7 +129,8 @@ def merits(rows: list[dict[str, Any]], target: float) -> Table:
             "bandit": (seconds, _pm(row, "regret", 1)),
         }[kind]
         empty = (f"{row['empty_rounds']}/{row['rounds']}",) if some_empty else ()
-        return row["config"], *each, spent, _pm(row, "fairness", 2), *empty
+        at_clients = (_pm(row, name, 1, 100) for name in tails)
+        return row["config"], *each, *at_clients, spent, _pm(row, "fairness", 2), *empty
 
     def soonest_first(row: dict[str, Any]) -> tuple[int, float]:
         return -row["reached"], row["seconds_to_target"] if row["reached"] else 0.0
@@ -130,12 +138,13 @@ def merits(rows: list[dict[str, Any]], target: float) -> Table:
     marks = ("spent eps", "fairness", "empty") if some_empty else ("spent eps", "fairness")
     return Table(
         f"mean ± standard error over {seeds} seed{'s' if seeds > 1 else ''}",
-        ("policy", *headings, *marks),
+        ("policy", *headings, *(f"{name.replace('_', ' ')}, %" for name in tails), *marks),
         tuple(cells(row) for row in sorted(rows, key=soonest_first)),
         f"end, best: test {kind}. "
         * (kind != "bandit")
         + "s: simulated seconds. eps: most budget spent by any client"
         f"{', ' + one_unit if one_unit else ''}. fairness: Jain's index of participation."
+        + " worst tenth, spread (standard deviation): of the clients' own accuracy." * bool(tails)
         + " empty: rounds of all seeds in which nobody took part" * some_empty
         + "; regret counts them as 0" * (some_empty and kind == "bandit")
         + "." * some_empty
@@ -165,6 +174,12 @@ def notes(result: xr.Dataset) -> Iterator[str]:
         if found := contract.finding(one.first_broken_round.values, one.broken_rules.values):
             yield f"{name}: WARNING: {found}"
         yield from _collapse(name, one)
+        if "client_accuracy" in one:
+            scored = one.client_accuracy.notnull().any("eval_round")
+            # A run without any score had no finite model.
+            unscored = ~scored & (one.data_size >= 0) & scored.any("client")
+            if most := int(unscored.sum("client").max()):
+                yield f"{name}: up to {most} clients have one sample, so they have no own accuracy."
         waited = (one.query_seconds.sum("round") / one.latency.sum("round")).mean().item()
         if waited > 0:
             yield f"{name}: queries take {100 * waited:.0f} % of its simulated seconds."

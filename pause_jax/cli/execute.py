@@ -58,7 +58,9 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
         compilations = Compilations()
         start = time.perf_counter()
         keys = jax.random.split(jax.random.key(request.seed), request.seeds)
-        plan, workers = planned(configs, keys, executor, max_batch=request.max_batch)
+        plan, workers = planned(
+            configs, keys, executor, max_batch=request.max_batch, per_client=request.per_client
+        )
         if request.dry_run:
             typer.echo(estimate(plan))
             return

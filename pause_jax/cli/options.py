@@ -84,6 +84,9 @@ Log = Annotated[
     list[LogKind] | None,
     typer.Option("--log", help="Also write every round. May be repeated."),
 ]
+PerClient = Annotated[
+    bool, typer.Option("--per-client", help="Record each client's own accuracy and loss.")
+]
 DataDir = Annotated[str | None, typer.Option(help="Folder with prepared tensorflow-datasets data.")]
 StoreFolder = Annotated[
     pathlib.Path | None,
@@ -122,6 +125,7 @@ class Request(NamedTuple):
     figures: Figures = True
     report: Report = True
     log: Log = None
+    per_client: PerClient = False
     max_batch: MaxBatch = None
     store: StoreFolder = None
     dask: Dask = None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
 from pause_jax.learning.client import LocalTraining, client_inputs
 from pause_jax.learning.dataset import Dataset
-from pause_jax.learning.learner import Variables, all_finite, client_metric
+from pause_jax.learning.learner import LearnerState, Variables, all_finite
 from pause_jax.learning.models import Network
 from pause_jax.learning.partition import Partition
 from pause_jax.learning.task import Task, metrics_of
@@ -40,70 +39,52 @@ def evaluate(
         rows = jnp.minimum(place, stop - 1)
         outputs = network.predict(variables, dataset.to_input(dataset.x_test[rows]))
         targets = dataset.y_test[rows]
-        counted = _counted(task, outputs, targets, weight)
+        each = {"test_loss": task.loss(outputs, targets), **task.scores(outputs, targets)}
+        counted = {name: jnp.where(weight, jnp.asarray(each[name], float), 0.0) for name in sums}
         return {name: sums[name] + jnp.sum(counted[name]) for name in sums}
 
     zeros = dict.fromkeys(metrics_of(task), jnp.zeros(()))
     means = {
         name: total / num_test for name, total in lax.fori_loop(0, num_chunks, visit, zeros).items()
     }
-    return _meaningful(variables, means)
-
-
-def evaluate_clients(
-    training: LocalTraining,
-    variables: Variables,
-    partition: Partition,
-    input_key: Array,
-    most: int,
-) -> dict[str, Array]:
-    """Compute the mean loss and the mean task scores over each client's held-out samples.
-
-    ``most`` (static) is the maximum number of held-out samples of all clients. ``input_key`` draws
-    input noise, as in training. Returns a dict from name (:func:`client_metric`) to float [K], NaN
-    for clients without held-out samples and, as in :func:`evaluate`, for non-finite models.
-    """
-    held_out, task = partition.held_out, training.task
-    assert held_out is not None
-    num_clients = held_out.shape[0]
-    end = jnp.cumsum(held_out)  # all held-out samples are visited client by client
-    first = partition.start + partition.size
-    chunk = min(EVAL_CHUNK, most)
-    shape = (chunk, *[1] * len(training.dataset.sample.shape))
-
-    def visit(i: Array, sums: dict[str, Array]) -> dict[str, Array]:
-        number = i * chunk + jnp.arange(chunk)
-        place = jnp.minimum(number, end[-1] - 1)
-        client = jnp.searchsorted(end, place, side="right")
-        rows = partition.order[first[client] + place - (end - held_out)[client]]
-        quality = partition.quality[client].reshape(shape)
-        x, y = client_inputs(training, rows, quality, input_key)
-        counted = _counted(task, training.network.predict(variables, x), y, number < end[-1])
-        return {
-            name: sums[name] + jax.ops.segment_sum(counted[name], client, num_clients)
-            for name in sums
-        }
-
-    zeros = dict.fromkeys(metrics_of(task), jnp.zeros(num_clients))
-    sums = lax.fori_loop(0, -(-most // chunk), visit, zeros)
-    divisor = jnp.where(held_out > 0, held_out, jnp.nan)
-    means = _meaningful(variables, {name: total / divisor for name, total in sums.items()})
-    return {client_metric(name): mean for name, mean in means.items()}
-
-
-def _counted(task: Task, outputs: Array, targets: Array, weight: Array) -> dict[str, Array]:
-    """Return the loss and scores of each sample, floats [B], and 0 where ``weight`` is False."""
-    each = {"test_loss": task.loss(outputs, targets), **task.scores(outputs, targets)}
-    return {name: jnp.where(weight, jnp.asarray(x, float), 0.0) for name, x in each.items()}
-
-
-def _meaningful(variables: Variables, means: dict[str, Array]) -> dict[str, Array]:
-    """Replace all scores of a non-finite model by NaN."""
     finite = all_finite(variables)
     return {
         name: mean if name == "test_loss" else jnp.where(finite, mean, jnp.nan)
         for name, mean in means.items()
     }
+
+
+def evaluate_clients(training: LocalTraining, state: LearnerState, most: int) -> dict[str, Array]:
+    """Compute the mean loss and the mean task scores over each client's held-out samples.
+
+    ``most`` (static) is the maximum number of held-out samples of all clients. Inputs are noisy, as
+    in training. Returns a dict from metric name to float [K], NaN for clients without held-out
+    samples or for a model with non-finite entries.
+    """
+    partition, task = state.partition, training.task
+    held_out = partition.held_out
+    assert held_out is not None, "Learning.holdout is 0"
+    num_clients = held_out.shape[0]
+    end = jnp.cumsum(held_out)  # all held-out samples are visited client by client
+    first = partition.start + partition.size
+    chunk = min(EVAL_CHUNK, most)
+
+    def visit(i: Array, sums: dict[str, Array]) -> dict[str, Array]:
+        place = i * chunk + jnp.arange(chunk)
+        # Places after the last sample belong to client K, whom indexing clips and the sum drops.
+        client = jnp.searchsorted(end, place, side="right")
+        rows = partition.order[first[client] + place - (end - held_out)[client]]
+        quality = partition.quality[client].reshape(-1, *[1] * training.dataset.sample.ndim)
+        x, y = client_inputs(training, rows, quality, state.inputs)
+        outputs = training.network.predict(state.model, x)
+        each = {"test_loss": task.loss(outputs, y), **task.scores(outputs, y)}
+        added = {name: jnp.asarray(each[name], float) for name in sums}
+        return {name: sums[name].at[client].add(added[name], mode="drop") for name in sums}
+
+    zeros = dict.fromkeys(metrics_of(task), jnp.zeros(num_clients))
+    sums = lax.fori_loop(0, -(-most // chunk), visit, zeros)
+    divisor = jnp.where((held_out > 0) & all_finite(state.model), held_out, jnp.nan)
+    return {name: total / divisor for name, total in sums.items()}
 
 
 def moved_loss(training: LocalTraining, variables: Variables, move: Array, part: slice) -> Array:

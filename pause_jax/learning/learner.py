@@ -127,9 +127,8 @@ class Learner(NamedTuple):
       deferred: separate training and averaging, for ``SimConfig.clock = Asynchronous()`` and
         ``SimConfig.stale_updates = "next"``; None if the learner supports neither.
       stale_damping: beta in the weights of stale updates, see ``Learning``.
-      evaluate_clients: (state) -> dict of float [K], the mean scores of the global model over each
-        client's held-out samples, NaN for a client without any. It has one entry for each name in
-        ``metrics``, renamed by :func:`client_metric`. None without held-out samples.
+      evaluate_clients: (state) -> dict of float [K], named like ``evaluate``: means over each
+        client's held-out samples, NaN for a client without any. None without held-out samples.
       server_loss: (state, updates [m, d], weights [m]) -> loss on the server's validation samples
         after adding the weighted sum of the updates to ``params``; None without validation samples.
     """
@@ -145,11 +144,6 @@ class Learner(NamedTuple):
     stale_damping: Array | float | None = None
     server_loss: Callable[[LearnerState, Array, Array], Array] | None = None
     evaluate_clients: Callable[[LearnerState], dict[str, Array]] | None = None
-
-
-def client_metric(metric: str) -> str:
-    """Return the name of a metric at each client: ``client_loss`` for ``test_loss``."""
-    return f"client_{metric.removeprefix('test_')}"
 
 
 def trained_part(variables: Variables) -> Variables:

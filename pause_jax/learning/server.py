@@ -111,7 +111,7 @@ class FederatedAveraging(NamedTuple):
     def evaluate_clients(self, state: LearnerState) -> dict[str, Array]:
         # A client holds out at most one sample more than its share.
         most = min(self.num_samples, int(self.holdout * self.num_samples) + self.num_clients)
-        return evaluate_clients(self.local, state.model, state.partition, state.inputs, most)
+        return evaluate_clients(self.local, state, most)
 
     def server_loss(self, state: LearnerState, updates: Array, weights: Array) -> Array:
         held = slice(self.scored.stop, None)

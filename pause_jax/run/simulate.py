@@ -25,7 +25,7 @@ from pause_jax.run.preflight import (
     prepare,
 )
 from pause_jax.run.record.quantity import Quantity
-from pause_jax.run.record.result import Result, chosen, with_metrics
+from pause_jax.run.record.result import Result, check_client_scores, chosen, with_metrics
 from pause_jax.run.setup import learner_of
 
 
@@ -52,7 +52,8 @@ def simulate(
       data: data set to use instead of the config's data set.
       record: quantities to record, by name or as a custom ``Quantity``. ``(*QUANTITIES, mine)``
         adds a custom quantity. The default is all of ``QUANTITIES``, the learner's metrics and, if
-        rounds overlap, ``STEP_QUANTITIES``.
+        rounds overlap, ``STEP_QUANTITIES``. ``client_accuracy``, ``client_loss`` and ``client_``
+        other scores need ``learning.holdout``. Only the simulator knows them; no client sends them.
       devices: devices that share the local training of large cohorts (default: JAX's default
         device). ``sweep`` distributes whole runs instead.
       client_batch: maximum number of clients trained in parallel; 1 trains them sequentially. The
@@ -86,9 +87,10 @@ def simulate(
     execution = execution_of(client_batch, mesh)
     check_one_key(key, "simulate", "For several, use sweep(config, keys), or vmap over the key.")
     config, loaded_data = prepare(config, data)
+    learner = learner_of(config, loaded_data)
     if record is None:
-        metrics = learner_of(config, loaded_data).metrics
-        quantities = with_metrics(quantities, metrics, [config])
+        quantities = with_metrics(quantities, learner.metrics, [config])
+    check_client_scores(quantities, [learner])
     check_size(config, loaded_data, quantities)
     ids = client_ids(config, loaded_data)
     with refused_if_too_large(f"num_clients = {config.num_clients}", FEWER):

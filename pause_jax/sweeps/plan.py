@@ -31,7 +31,13 @@ from pause_jax.run.preflight import (
 )
 from pause_jax.run.programs import compiled_init, compiled_steps, state_shapes
 from pause_jax.run.record.quantity import Quantity
-from pause_jax.run.record.result import Quantities, chosen, recorded_bytes, with_metrics
+from pause_jax.run.record.result import (
+    Quantities,
+    check_client_scores,
+    chosen,
+    recorded_bytes,
+    with_metrics,
+)
 from pause_jax.run.rounds.state import State
 from pause_jax.run.setup import learner_of
 from pause_jax.sweeps import provenance
@@ -125,10 +131,12 @@ def plan_sweep(
     max_batch: int | None = None,
     devices: Sequence[jax.Device] | None = None,
     client_batch: int | None = None,
+    per_client: bool = False,
 ) -> SweepPlan:
     """Validate a sweep and split it into chunks.
 
-    The arguments are documented in :func:`pause_jax.sweep`.
+    The arguments are documented in :func:`pause_jax.sweep`. If ``per_client`` and ``record`` is
+    None, also record all metrics at each client.
 
     Raises:
       ConfigError: if a config or any other argument is invalid.
@@ -140,10 +148,12 @@ def plan_sweep(
     execution = execution_of(client_batch)
     quantities = chosen(record)
     groups = _groups(named, None if data is None else checked(data))
+    learners = [learner_of(group[0].config, group[0].data) for group in groups]
     if record is None:
-        of_all = (learner_of(group[0].config, group[0].data).metrics for group in groups)
+        metrics = itertools.chain(*(learner.metrics for learner in learners))
         configs = [group[0].config for group in groups]
-        quantities = with_metrics(quantities, itertools.chain(*of_all), configs)
+        quantities = with_metrics(quantities, metrics, configs, per_client)
+    check_client_scores(quantities, learners)
     for group in groups:
         check_size(group[0].config, group[0].data, quantities, len(group) * len(keys))
     chunkings = [

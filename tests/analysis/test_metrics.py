@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from pause_jax import metrics
+from pause_jax import ConfigError, metrics
 
 
 @pytest.fixture
@@ -100,3 +100,18 @@ def test_a_round_that_was_not_played_is_not_empty(result):
     empty = metrics.empty_rounds(result)
     np.testing.assert_array_equal(empty[0], [[False, True, True, True]] * 3)
     np.testing.assert_array_equal(empty[1], [[True, True, False, False]] * 3)
+
+
+def test_worst_share_is_the_mean_of_the_lowest_values_of_clients():
+    clients = np.arange(25)[::-1] / 100
+    gaps = np.where(np.arange(25) < 12, np.nan, clients)  # 13 clients left, 0.00 to 0.12
+    one = np.where(np.arange(25) == 7, 0.5, np.nan)
+    values = xr.DataArray([clients, gaps, one, np.full(25, np.nan)], dims=("config", "client"))
+    worst = metrics.worst_share(values)
+    assert worst.dims == ("config",)
+    np.testing.assert_allclose(worst, [0.005, 0.0, 0.5, np.nan])
+    np.testing.assert_allclose(metrics.worst_share(values, 0.24), [0.025, 0.01, 0.5, np.nan])
+    np.testing.assert_allclose(metrics.worst_share(values.T, 1.0), [0.12, 0.06, 0.5, np.nan])
+    for share in (0, 1.5):
+        with pytest.raises(ConfigError, match=r"share = .*: must be > 0 and <= 1"):
+            metrics.worst_share(values, share)

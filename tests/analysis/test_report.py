@@ -10,10 +10,11 @@ import pytest
 
 from pause_jax.analysis import report, summary
 from pause_jax.analysis.comparison import compare
+from pause_jax.analysis.participation import participation
 from pause_jax.analysis.report import page, pictures, tables
 from pause_jax.base.struct import ConfigError
 from pause_jax.privacy import NoPrivacy
-from tests.support.results import made, small_config
+from tests.support.results import made, small_config, with_client_accuracy
 
 pytestmark = pytest.mark.slow
 
@@ -310,7 +311,7 @@ def test_spent_shares_are_shown_by_tier_or_by_third_where_budgets_differ():
     found["budget"][:2] = np.arange(6.0)[::-1] + 1  # each client another, so thirds
     found["spent"][:2] = found["budget"][:2] * np.asarray([0.0, 0, 0.2, 0.4, 1, 1])
     table = tables.by_budget(found)
-    assert table.headings[1:] == ("smallest third", "middle third", "largest third")
+    assert table.headings[1:] == ("smallest budgets", "middle budgets", "largest budgets")
     assert table.rows[0] == ("one", "100.0 % of 1.5", "30.0 % of 3.5", "0.0 % of 5.5")
 
     found["budget"][:2] = 3.0
@@ -372,3 +373,39 @@ def test_rounds_that_overlap_have_a_section_of_their_own():
 def test_rounds_alone_have_no_such_section(found):
     assert "Rounds that overlap" not in found.text
     assert set(found.charts) == {"chart-time", "chart-took_part", "chart-budget", "chart-regret"}
+
+
+def test_accuracy_at_groups_of_clients_is_one_table():
+    found = with_client_accuracy(made({"one": None, "two": None}))
+    assert tables.left_behind(found.drop_vars("client_accuracy"), participation(found)) is None
+    found["counts"][:] = np.asarray([3, 1, 7, 2, 9, 8])
+    found["counts"][1, 0] = np.asarray([9, 8, 7, 3, 2, 1])
+    found["budget"][:] = np.asarray([10.0, 200, 10, 10, 200, 50])
+    speed = {name: each._replace(clients=np.asarray([5, 3, 1, 0, 2, 4]))
+             for name, each in participation(found).items()}  # fmt: skip
+    table = tables.left_behind(found, speed)
+    assert dict(zip(table.headings, table.rows[0], strict=True)) == {
+        "config": "one",
+        "all clients": "25.0",
+        "worst tenth": "0.0",
+        "fastest third": "10.0",
+        "slowest third": "20.0",
+        "most active third": "5.0",
+        "least active third": "30.0",
+        "budget 10": "33.3",
+        "budget 50": "0.0",
+        "budget 200": "25.0",
+    }
+    # In one of its three seeds the least active clients are the last two, not 1 and 3.
+    assert table.rows[1][5:7] == ("28.3", "31.7")
+    text = shown(found).text
+    assert "Who is left behind" in text
+    assert table.caption in text
+    unknown = {name: each._replace(clients=None) for name, each in speed.items()}
+    assert "fastest third" not in tables.left_behind(found, unknown).headings
+
+
+def test_speed_groups_hold_the_numbers_of_the_fastest_clients():
+    found = participation(made({"one": None}))["one"]
+    expected = np.argsort(np.asarray(small_config().latency.expected_latency(6)))
+    assert found.clients.tolist() == expected.tolist()

@@ -5,8 +5,8 @@ import pytest
 
 from pause_jax.analysis import ledger_table
 from pause_jax.analysis.ledger import Ledger
-from pause_jax.analysis.summary import summary
-from tests.support.results import made
+from pause_jax.analysis.summary import merits, notes, summary
+from tests.support.results import made, with_client_accuracy
 
 
 def test_a_row_has_the_figures_of_merit_of_its_config():
@@ -57,3 +57,25 @@ def test_the_ledgers_table_is_about_the_busiest_client_of_all_seeds():
     # Without a guarantee for the whole message every epsilon of an update is marked.
     (row,) = ledger_table.rows({"mine": book._replace(unnoised=("losses",))})
     assert row[2:6] == ("1.25", "2.5 (!)", "1.5 (!)", "7.5 (!)")
+
+
+def test_the_worst_tenth_and_the_spread_are_columns_where_clients_were_scored():
+    plain = made({"a": None, "b": None}, seeds=2)
+    assert "worst_tenth" not in summary(plain, 0.7)[0]
+    result = with_client_accuracy(plain)
+    result.client_accuracy[1, :, :, 2] = np.nan
+    rows = summary(result, 0.7)
+    assert [row["worst_tenth"] for row in rows] == pytest.approx([0.0, 0.1])
+    spread = [np.std([0.5, 0.4, 0.3, 0.2, 0.1, 0.0]), np.std([0.6, 0.5, 0.3, 0.2, 0.1])]
+    assert [row["spread"] for row in rows] == pytest.approx(spread)
+    shown = merits(rows, 0.7)
+    assert shown.headings[4:6] == ("worst tenth, %", "spread, %")
+    cells = {row[0]: row[4:6] for row in shown.rows}
+    assert cells == {"a": ("0.0±0.0", "17.1±0.0"), "b": ("10.0±0.0", "18.5±0.0")}
+    assert "worst tenth, spread (standard deviation): of the clients' own acc" in shown.caption
+    result["query_seconds"] *= 0
+    words = "b: up to 1 clients have one sample, so they have no own accuracy."
+    assert list(notes(result)) == [words]
+    result.client_accuracy[1] = np.nan  # no finite model
+    assert not list(notes(result))
+    assert np.isnan(summary(result, 0.7)[1]["spread"])

@@ -13,11 +13,12 @@ import subprocess
 import sys
 import warnings
 
+import numpy as np
 import pytest
 import xarray as xr
 
 import pause_jax
-from pause_jax import cli, config_file, presets
+from pause_jax import QUANTITIES, cli, config_file, presets
 from pause_jax.cli import compare, settings
 from pause_jax.learning import Digits, Linear
 from pause_jax.learning import data as data_sets
@@ -160,6 +161,17 @@ def test_every_round_is_logged_where_that_is_asked_for(monkeypatch, tmp_path, ca
     assert len(list(folder.glob("tensorboard/00-random/seed-*/events.out.tfevents*"))) == 2
 
 
+def test_per_client_records_each_clients_accuracy_beside_the_default(monkeypatch, tmp_path, capsys):
+    small = ("--rounds", "4", "--seeds", "2", "--set", "learning.model=linear", *BARE)
+    held = ("--per-client", "--set", "learning.holdout=0.2", "--set", "track_regret=false")
+    assert run(monkeypatch, tmp_path, "run", "digits_small", "--name", "mine", *small, *held) == 0
+    assert "worst tenth" in " ".join(capsys.readouterr().out.split())
+    with xr.open_dataset(tmp_path / "results" / "mine" / "data.nc") as data:
+        assert data.client_accuracy.dims == ("config", "seed", "eval_round", "client")
+        assert np.isfinite(data.client_accuracy).all()
+        assert {"client_loss", *QUANTITIES} <= set(data)
+
+
 def test_a_named_result_is_not_overwritten_unless_forced(compared, monkeypatch, capsys):
     before = (compared / "data.nc").read_bytes()
     again = ("compare", "--policies", "random", *BANDIT, "--name", "mine", "--no-figures")
@@ -293,6 +305,7 @@ def test_the_version_is_printed(monkeypatch, tmp_path, capsys):
         (("compare", "--set", "num_selected=31"), ["num_selected = 31", "<= num_clients = 30"]),
         (("compare", "--target", "80"), ["--target 80", "<= 1"]),
         (("compare", "--log", "json"), ["--log", "'json' is not one of 'tensorboard',"]),
+        (("compare", "--per-client"), ["'client_loss' needs samples that clients hold out"]),
         (("compare", "--seeds", "0"), ["--seeds", "greater than or equal to 1"]),
         (("compare", "--preset", "mnist_small", "--data-dir", "nowhere"), ["nowhere", "folder"]),
         (("run", "nowhere.toml"), ["nowhere.toml", "digits_small"]),

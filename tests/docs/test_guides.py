@@ -34,6 +34,14 @@ def test_budgets_run(capsys):
     assert "50." in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_who_is_left_behind_runs(capsys):
+    smaller = {'"learning.holdout": 0.2}': '"learning.holdout": 0.2, "num_rounds": 4}'}
+    names = play("docs/guides/who_is_left_behind.md", smaller=smaller)
+    assert names["last"].sizes == {"config": 2, "seed": 3, "client": 30}
+    assert capsys.readouterr().out.count("<xarray.DataArray") == 2
+
+
 def test_the_command_of_budgets_sets_a_law_of_two_tiers():
     text = (ROOT / "docs" / "guides" / "budgets.md").read_text("utf-8")
     words = shlex.split(text[text.index("pause-jax compare") :].partition("```")[0])

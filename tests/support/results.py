@@ -23,6 +23,19 @@ def small_config(**changes) -> SimConfig:
     return config.replace(num_clients=6, num_selected=2, num_rounds=20, eval_every=5, **changes)
 
 
+def with_client_accuracy(result: xr.Dataset) -> xr.Dataset:
+    """The result with accuracies of 0.5, 0.4, ..., 0 at the six clients after the last evaluation.
+
+    The second of several configs has a tenth more at every client.
+    """
+    each = 0.5 - np.arange(6) / 10 + 0.1 * np.arange(result.sizes["config"])[:, None, None, None]
+    shape = (*(result.sizes[dim] for dim in ("config", "seed", "eval_round")), 6)
+    values = np.broadcast_to(each, shape).copy()
+    values[:, :, :-1] = 0.9
+    dims = ("config", "seed", "eval_round", "client")
+    return result.assign(client_accuracy=(dims, values))
+
+
 def made(
     configs: Mapping[str, SimConfig | None],
     seeds: int = 3,

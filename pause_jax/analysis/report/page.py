@@ -77,6 +77,7 @@ def render(result: xr.Dataset, target: float, against: str | None, title: str) -
         differing=tables.differing(result),
         common=tables.common(result),
         thirds=tables.participation(result, found),
+        behind=tables.left_behind(result, found),
         ages=tables.answers(result) if overlaps else None,
         privacy=books,
         by_budget=tables.by_budget(result),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
 
 from pause_jax.analysis import ledger_table, metrics, summary
 from pause_jax.analysis.comparison import Aim, Comparison, Difference, listed, quoted
@@ -14,6 +15,8 @@ from pause_jax.analysis.ledger import Ledger
 from pause_jax.analysis.participation import Participation
 from pause_jax.analysis.summary import Table
 from pause_jax.config import config_file
+
+Places = NDArray[np.intp]
 
 # Maximum number of fields in a table with one row per config.
 _COLUMNS = 3
@@ -143,46 +146,92 @@ def participation(result: xr.Dataset, found: dict[str, Participation]) -> Table:
     return Table("Participation by speed", ("config", *groups, "fairness"), tuple(rows), caption)
 
 
+def left_behind(result: xr.Dataset, found: dict[str, Participation]) -> Table | None:
+    """Return the table of the end accuracy at groups of clients; None if it was not recorded."""
+    if "client_accuracy" not in result.variables:
+        return None
+    final = metrics.final(result, "client_accuracy").transpose("config", "seed", "client")
+    headings, budgets = _by_budget(result) or ((), {})
+    rows: list[tuple[str, ...]] = []
+    for name, each in found.items():
+        accuracy = final.sel(config=name).values
+        worst = metrics.worst_share(final.sel(config=name)).values
+        groups = {"all clients": accuracy, "worst tenth": worst}
+        if each.clients is not None:
+            fast, _, slow = np.array_split(each.clients, 3)
+            groups |= {"fastest third": accuracy[:, fast], "slowest third": accuracy[:, slow]}
+        counts = result.counts.sel(config=name).values[:, : each.share.shape[1]]
+        rare, _, often = np.array_split(np.argsort(counts, axis=1, kind="stable"), 3, axis=1)
+        groups["most active third"] = np.take_along_axis(accuracy, often, axis=1)
+        groups["least active third"] = np.take_along_axis(accuracy, rare, axis=1)
+        parts = (accuracy.ravel()[places] for places in budgets.get(name, ()))
+        groups |= zip(headings, parts, strict=True)
+        rows.append((name, *map(_percent, groups.values())))
+    caption = (
+        "Accuracy at the end over clients' held-out samples, in %. Active: by the rounds in which "
+        "a client took part. Only the simulator knows these figures: they leave no client."
+    )
+    return Table("Who is left behind", ("config", *groups), tuple(rows), caption)
+
+
+def _percent(values: NDArray[np.floating]) -> str:
+    known = values[np.isfinite(values)]
+    return f"{100 * known.mean():.1f}" if known.size else "-"
+
+
+def _by_budget(result: xr.Dataset) -> tuple[tuple[str, ...], dict[str, list[Places]]] | None:
+    """Group clients by size of budget; None if it was not recorded or is equal for all clients.
+
+    Returns the names of the groups and, by config, the places of each group's clients in a
+    flattened [seed, client] array. Padding and unlimited budgets are in no group.
+    """
+    if "budget" not in result.variables:
+        return None
+    budgets = {
+        str(name): result.budget.sel(config=name).values.astype(np.float64).ravel()
+        for name in result.config.values
+    }
+    finite = {name: budget[np.isfinite(budget)] for name, budget in budgets.items()}
+    if all(np.ptp(budget) <= 1e-6 * np.max(budget) for budget in finite.values() if budget.size):
+        return None
+    every = np.unique(np.concatenate(list(finite.values())))
+    tiers = np.unique([float(f"{value:.4g}") for value in every])
+    if tiers.size <= _TIERS:
+        return tuple(f"budget {tier:g}" for tier in tiers), {
+            name: [np.flatnonzero(np.isclose(budget, tier, rtol=1e-3)) for tier in tiers]
+            for name, budget in budgets.items()
+        }
+    return ("smallest budgets", "middle budgets", "largest budgets"), {
+        # Budgets that are not finite are last.
+        name: np.array_split(np.argsort(budget, kind="stable")[: finite[name].size], 3)
+        for name, budget in budgets.items()
+    }
+
+
 def by_budget(result: xr.Dataset) -> Table | None:
     """Return the table of the mean share of the budget that clients spent, by size of budget.
 
     Returns None if ``budget`` was not recorded or is equal for all clients of each config.
     """
-    if "budget" not in result.variables:
+    if (found := _by_budget(result)) is None:
         return None
-    each = {}
-    for name in map(str, result.config.values):
-        budget, spent = (
-            result[what].sel(config=name).values.astype(np.float64) for what in ("budget", "spent")
-        )
-        there = np.isfinite(budget) & np.isfinite(spent)  # exclude padding and unlimited budgets
-        each[name] = budget[there], spent[there]
-    if all(np.ptp(budget) <= 1e-6 * np.max(budget) for budget, _ in each.values() if budget.size):
-        return None
-    every = np.concatenate([budget for budget, _ in each.values()])
-    tiers = np.unique([float(f"{value:.4g}") for value in np.unique(every)])
-    by_tier = tiers.size <= _TIERS
+    headings, groups = found
     rows = []
-    for name, (budget, spent) in each.items():
-        if by_tier:
-            groups = [np.isclose(budget, tier, rtol=1e-3) for tier in tiers]
-        else:
-            order = np.argsort(budget, kind="stable")
-            groups = np.array_split(order, 3)
-        rows.append((name, *(_share(budget[group], spent[group], by_tier) for group in groups)))
-    headings: tuple[str, ...] = ("smallest third", "middle third", "largest third")
-    if by_tier:
-        headings = tuple(f"budget {tier:g}" for tier in tiers)
-    words = "Mean share of its own budget that a client spent"
-    words += "." if by_tier else ", by size of budget, and the mean budget."
+    for name, places in groups.items():
+        budget, spent = (
+            result[what].sel(config=name).values.astype(np.float64).ravel()
+            for what in ("budget", "spent")
+        )
+        rows.append((name, *(_share(budget[place], spent[place]) for place in places)))
+    words = "Mean share of its own budget that a client spent, and the mean budget if they differ."
     return Table("Budget spent by size of budget", ("config", *headings), tuple(rows), words)
 
 
-def _share(budget: np.ndarray, spent: np.ndarray, by_tier: bool) -> str:
+def _share(budget: np.ndarray, spent: np.ndarray) -> str:
     if not budget.size:
         return "-"
     share = f"{100 * float(np.mean(spent / budget)):.1f} %"
-    return share if by_tier else f"{share} of {budget.mean():.3g}"
+    return share if np.ptp(budget) <= 1e-3 * budget[0] else f"{share} of {budget.mean():.3g}"
 
 
 def answers(result: xr.Dataset) -> Table:

@@ -93,3 +93,23 @@ def metric(name: str) -> Quantity:
         return r.metrics.get(name, jnp.asarray(jnp.nan))
 
     return Quantity(name, value, ("eval_round",), "", math.nan, f"The metric {name}.")
+
+
+def client_metric(name: str) -> str:
+    """Return the name of a learner's metric at each client: ``client_loss`` for ``test_loss``."""
+    return f"client_{name.removeprefix('test_')}"
+
+
+@functools.cache
+def client_score(name: str) -> Quantity:
+    """Return the quantity that records a client metric, such as ``client_accuracy``.
+
+    Only the simulator knows these scores. They leave no client, and no policy receives them.
+    """
+
+    def value(r: Round) -> Array:
+        found = {client_metric(metric): values for metric, values in r.client_metrics.items()}
+        return found.get(name, jnp.full(r.config.num_clients, jnp.nan))
+
+    doc = f"The metric {name}, over each client's held-out samples; NaN for a client without any."
+    return Quantity(name, value, ("eval_round", "client"), "", math.nan, doc)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -18,10 +18,16 @@ from jax import Array
 from pause_jax.base.spelling import nearest, shown
 from pause_jax.base.struct import ConfigError, PyTree, static
 from pause_jax.config import SimConfig, with_budgets
-from pause_jax.learning.learner import Variables, released_in_the_clear, update_size
+from pause_jax.learning.learner import Learner, Variables, released_in_the_clear, update_size
 from pause_jax.rng import keys
 from pause_jax.run.record.quantities import METRICS, QUANTITIES, STEP_QUANTITIES
-from pause_jax.run.record.quantity import DIMENSIONS, Quantity, metric
+from pause_jax.run.record.quantity import (
+    DIMENSIONS,
+    Quantity,
+    client_metric,
+    client_score,
+    metric,
+)
 from pause_jax.run.rounds.horizon import evaluated_at, evaluated_rounds
 from pause_jax.run.rounds.state import Round, Run, State
 
@@ -95,10 +101,12 @@ def with_metrics(
     quantities: Quantities,
     names: Iterable[str],
     configs: Iterable[SimConfig] = (),
+    per_client: bool = False,
 ) -> Quantities:
     """Add a quantity for each learner metric in ``names`` that is not recorded yet.
 
-    If rounds overlap in at least one config, also add ``STEP_QUANTITIES``.
+    If rounds overlap in at least one config, also add ``STEP_QUANTITIES``. If ``per_client``, also
+    add each metric at each client.
 
     Raises:
       ConfigError: if the name of a metric is reserved, or belongs to a built-in quantity.
@@ -114,7 +122,25 @@ def with_metrics(
                 "it another name."
             )
     metrics = [metric(name) for name in names if name not in known]
+    if per_client:
+        metrics += [client_score(client_metric(name)) for name in names]
     return chosen((*quantities, *metrics))
+
+
+def check_client_scores(quantities: Quantities, learners: Sequence[Learner]) -> None:
+    """Raise ConfigError if client metrics are recorded that no learner has, or some cannot have."""
+    known = [client_metric(name) for learner in learners for name in learner.metrics]
+    for name in (q.name for q in quantities if q == client_score(q.name)):
+        if any(learner.evaluate_clients is None for learner in learners):
+            raise ConfigError(
+                f"record: {name!r} needs samples that clients hold out, and there are none "
+                "(learning.holdout = 0, or learning = None). Set learning.holdout, such as 0.2."
+            )
+        if name not in known:
+            raise ConfigError(
+                f"record: {name!r} is no metric of a client.{nearest(name, known)} The task has "
+                f"{', '.join(dict.fromkeys(known))}."
+            )
 
 
 def chosen(record: Iterable[str | Quantity] | None) -> Quantities:
@@ -134,6 +160,8 @@ def chosen(record: Iterable[str | Quantity] | None) -> Quantities:
     found: dict[str, Quantity] = {}
     known = QUANTITIES | STEP_QUANTITIES
     for each in record:
+        if isinstance(each, str) and each.startswith("client_"):
+            each = client_score(each)  # check_client_scores validates the name
         if isinstance(each, str):
             if each not in known:
                 raise ConfigError(

@@ -144,7 +144,8 @@ def _sorted(clients: Array, active: Array) -> Array:
 class Round:
     """Finished round, from which per-round quantities are computed.
 
-    ``score`` and ``metrics`` are expensive, so they are computed only if a quantity reads them.
+    ``score``, ``metrics`` and ``client_metrics`` are expensive, so they are computed only if a
+    quantity reads them.
 
     Attributes:
       config: canonical config.
@@ -203,12 +204,27 @@ class Round:
     @functools.cached_property
     def metrics(self) -> dict[str, Array]:
         """Metrics of the learner, NaN in rounds without an evaluation."""
-        due = is_evaluated(self.length, self.number) | has_ended(self.config, self.after.clock)
         return when(
-            due,
+            self._is_evaluated,
             lambda: self.learner.evaluate(self.after.learning),
             {name: jnp.asarray(jnp.nan) for name in self.learner.metrics},
         )
+
+    @functools.cached_property
+    def client_metrics(self) -> dict[str, Array]:
+        """Metrics at each client, NaN in rounds without an evaluation. They leave no client."""
+        evaluate = self.learner.evaluate_clients
+        assert evaluate is not None, "check_client_scores asks for it"
+        nan = jnp.full(self.config.num_clients, jnp.nan)
+        return when(
+            self._is_evaluated,
+            lambda: evaluate(self.after.learning),
+            dict.fromkeys(self.learner.metrics, nan),
+        )
+
+    @property
+    def _is_evaluated(self) -> Array:
+        return is_evaluated(self.length, self.number) | has_ended(self.config, self.after.clock)
 
 
 class Run(NamedTuple):
