@@ -1,17 +1,13 @@
 """Search for config values that optimize an objective.
 
 Optuna (the extra ``tune``) proposes and stores trials. Each generation of trials runs as one
-``sweep``, and all generations use the same seeds, to compare trials under the same random draws.
-Trials share compiled programs, except that each value of a static field, such as ``num_selected``,
-needs a separate program. The best trials run again with fresh seeds, because the best of many noisy
-scores is biased.
+``sweep``. All generations use the same seeds. The best trials run again with fresh seeds, because
+the best of many noisy scores is biased.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
-import itertools
 import math
 import re
 import warnings
@@ -34,6 +30,7 @@ from pause_jax.run.preflight import prepare
 from pause_jax.run.setup import learner_of
 from pause_jax.sweeps import provenance
 from pause_jax.sweeps.execute import sweep
+from pause_jax.sweeps.plan import MOST
 from pause_jax.sweeps.store import LOG
 
 try:
@@ -50,8 +47,6 @@ except ImportError:
 
 # Number of best trials that run again with fresh seeds, in addition to the initial config.
 FINALISTS = 3
-# Maximum value of each count (axes, trials, seeds, and trials per generation).
-_MOST = 10_000
 # Scale of the badness of incomplete trials, which exceeds the mean score of any complete trial.
 _INCOMPLETE = 1e300
 
@@ -141,8 +136,8 @@ def tune(
     """
     counts = {"axes": len(axes), "budget": budget, "seeds": seeds, "width": width}
     for name, number in counts.items():
-        if not 1 <= number <= _MOST:
-            raise ConfigError(f"{name} = {number}: must be >= 1 and <= {_MOST}.")
+        if not 1 <= number <= MOST:
+            raise ConfigError(f"{name} = {number}: must be >= 1 and <= {MOST}.")
     _check_defined(objective, config, data)
     search_key, fresh_key = jax.random.split(key)
     entropy = jax.random.key_data(key).ravel().tolist()
@@ -150,16 +145,22 @@ def tune(
         LOG.info("%s compiles one program per value: %d programs.", path, number)
     described = config_file.dumps(config), provenance.data_digest(data)
     search = *described, sorted(axes.items()), objective.text, seeds, entropy
-    study = _study(storage, repr(search))
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(
+        storage=_storage(storage),
+        sampler=_sampler(sampler, entropy, startup=max(width, budget // 4)),
+        study_name=provenance.fingerprint({"search": repr(search)}),
+        load_if_exists=True,
+    )
     run = functools.partial(_run, config, objective, data, progress)
     while len(trials := _finished(study)) < budget:
-        startup = max(width, budget // 4)
-        asked = [_ask(study, axes, sampler, entropy, startup) for _ in range(width)]
+        asked = [study.ask(dict(axes)) for _ in range(width)]
         try:
             scores, near = run([each.params for each in asked], jax.random.split(search_key, seeds))
         except BaseException:
             for each in asked:
-                study.tell(each, state=TrialState.FAIL)
+                # The next process that asks receives these trials with the same values.
+                each.storage.set_trial_state_values(each._trial_id, TrialState.WAITING)
             raise
         rows = summarise(scores, near, objective.sign).to_dict("records")
         for each, row in zip(asked, rows, strict=True):
@@ -284,52 +285,31 @@ def programs(axes: Mapping[str, BaseDistribution], config: SimConfig) -> dict[st
     return number
 
 
-def _study(storage: str | None, search: str) -> optuna.Study:
-    """Open the study of a search in its storage, or create it if missing."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    opened: Any = storage
-    if storage is not None and "://" not in storage:
-        opened = optuna.storages.JournalStorage(JournalFileBackend(storage))
-    name = hashlib.sha256(search.encode()).hexdigest()[:16]
-    return optuna.create_study(storage=opened, study_name=name, load_if_exists=True)
-
-
-def _ask(
-    study: optuna.Study,
-    axes: Mapping[str, BaseDistribution],
-    name: str | None,
-    entropy: list[int],
-    startup: int,
-) -> optuna.Trial:
-    """Ask the study for a trial, with a sampler that is seeded by the trial's place.
-
-    The place is the smallest number that no other trial has. Failed trials have no place, so a
-    resumed search makes the same proposals, but trials of a killed process keep theirs. A process
-    whose place turns out to be taken discards the trial and asks again.
-    """
-    taken = _places(study)
-    place = next(each for each in itertools.count() if each not in taken)
-    study.sampler = _sampler(name, [*entropy, place], startup)
-    trial = study.ask(dict(axes))
-    trial.set_user_attr("place", place)
-    if _places(study).count(place) == 1:
-        return trial
-    study.tell(trial, state=TrialState.FAIL)
-    return _ask(study, axes, name, entropy, startup)
-
-
-def _places(study: optuna.Study) -> list[int]:
-    trials = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.RUNNING))
-    return [each.user_attrs["place"] for each in trials if "place" in each.user_attrs]
+def _storage(text: str | None) -> Any:
+    """Return Optuna's storage for a URL or the path of a journal; None is in memory."""
+    if text is None or "://" in text:
+        return text
+    return optuna.storages.JournalStorage(JournalFileBackend(text))
 
 
 def _sampler(name: str | None, entropy: list[int], startup: int) -> optuna.samplers.BaseSampler:
-    seed = int(np.random.default_rng(entropy).integers(2**31))
-    if name is None:
-        return optuna.samplers.TPESampler(n_startup_trials=startup, multivariate=True, seed=seed)
-    if name not in optuna.samplers.__all__:
+    """Return a sampler that is seeded by the number of each trial.
+
+    Numbers are unique in a storage, so processes that share it make different proposals, and a
+    resumed search makes the proposals of an uninterrupted one.
+    """
+    if name is not None and name not in optuna.samplers.__all__:
         raise ConfigError(f"--sampler {name}: must be a class of optuna.samplers, RandomSampler.")
-    return getattr(optuna.samplers, name)(seed=seed)
+    kind: Any = getattr(optuna.samplers, name or "TPESampler")
+    options = {} if name else {"n_startup_trials": startup, "multivariate": True}
+
+    class Seeded(kind):  # type: ignore[misc]
+        def before_trial(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
+            seed = np.random.default_rng([*entropy, trial.number]).integers(2**31)
+            super().__init__(seed=int(seed), **options)
+            super().before_trial(study, trial)
+
+    return Seeded(**options)
 
 
 def _finished(study: optuna.Study) -> pd.DataFrame:

@@ -19,10 +19,9 @@ from pause_jax.config import SimConfig, config_file, validate
 from pause_jax.config.presets import PRESETS
 from pause_jax.policies import named
 from pause_jax.privacy import Mechanism
+from pause_jax.sweeps.plan import MOST
 
 C = TypeVar("C", bound=Config)
-# Maximum number of configs in a grid, because each config is written to a file.
-MOST = 10_000
 
 
 def load_files(files: Iterable[pathlib.Path] | None) -> None:

@@ -42,6 +42,8 @@ from pause_jax.run.rounds.state import State
 from pause_jax.run.setup import learner_of
 from pause_jax.sweeps import provenance
 
+# Maximum number of configs in a grid, and of trials in a search.
+MOST = 10_000
 # Maximum segments of a run. Progress, interrupts and checkpoints are handled after each segment.
 SEGMENTS = 20
 # Maximum memory of the clients that train concurrently in a thread, in bytes. Runs that need more
