@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import jax
 import typer
+from rich.console import Console
 from rich.text import Text
 
 from pause_jax.analysis.table import make_table, word
@@ -14,7 +15,6 @@ from pause_jax.base.checks import check_fields
 from pause_jax.base.registry import look_up
 from pause_jax.base.struct import ConfigError
 from pause_jax.cli.options import Load, Seed
-from pause_jax.cli.output import Output
 from pause_jax.cli.settings import changed, load_files
 from pause_jax.privacy import MECHANISMS, Mechanism
 
@@ -67,7 +67,7 @@ def audit(
         )
         for entry in chosen
     ]
-    console = Output()
+    console = Console()
     headings = ("mechanism", "per", "claimed", "at least", "resolution", "verdict")
     title = "Lower bounds on epsilon: 95 % confidence that all hold"
     console.print(make_table([word(h) for h in headings], map(_row, results), title=title))

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from pause_jax.base.struct import ConfigError
 from pause_jax.cli.execute import execute
-from pause_jax.cli.options import Base, Request, Source, Vary
-from pause_jax.cli.output import Output
+from pause_jax.cli.options import Base, Request, Source
 from pause_jax.cli.settings import about, base_config, grid, load_files, valid_config
 from pause_jax.config import SimConfig, config_file, validate
 from pause_jax.config.presets import PRESETS
 from pause_jax.privacy import NoPrivacy
 
-_SOURCE, _REQUEST, _ONE_SEED = Source(), Request(), Request(seeds=1)
 _COMPARED = Source(policy="pause,sa_pause,random,fastest,all,all:none")
+_ONE_SEED = Request(seeds=1)
 
 
 def compare(
+    request: Request,
+    source: Source = _COMPARED,
     preset: Annotated[
         str, typer.Option(help=f"Setting to compare them in: a file, or {', '.join(PRESETS)}.")
     ] = "digits_small",
-    source: Source = _COMPARED,
-    request: Request = _REQUEST,
 ) -> None:
     """Compare selection policies on the same data set, with the same simulated latencies."""
     load_files(source.load)
@@ -42,7 +43,7 @@ def compare(
         label = f"{policy}, {words}" if colon else policy
         if label in configs:
             raise ConfigError(f"--policies {source.policy}: {entry} is named twice.")
-        configs[label] = valid_config(preset, source._replace(policy=entry))
+        configs[label] = valid_config(preset, dataclasses.replace(source, policy=entry))
     if not configs:
         raise ConfigError("--policies is empty: name at least one (see 'pause-jax policies').")
     execute(configs, request, default_name=f"compare-{pathlib.Path(preset).stem}")
@@ -52,7 +53,7 @@ def run(
     bases: Annotated[
         list[str], typer.Argument(help=f"Config files (TOML), or any of {', '.join(PRESETS)}.")
     ],
-    source: Source = _SOURCE,
+    source: Source,
     request: Request = _ONE_SEED,
 ) -> None:
     """Simulate one or more configs and compare the results.
@@ -72,7 +73,17 @@ def run(
 
 
 def sweep(
-    base: Base, vary: Vary = None, source: Source = _SOURCE, request: Request = _REQUEST
+    base: Base,
+    source: Source,
+    request: Request,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH=A,B,...",
+            help="Values of a field, e.g. reward.gamma=0,1,5; repeat it for a grid. A value that "
+            "is a list stands in brackets: learning.model.hidden=[32],[16,8].",
+        ),
+    ] = None,
 ) -> None:
     """Run every combination of the values of --vary, on all devices or on a Dask cluster.
 
@@ -87,7 +98,7 @@ def sweep(
     execute(configs, request, default_name=f"sweep-{pathlib.Path(base).stem}")
 
 
-def show(base: Base, source: Source = _SOURCE) -> None:
+def show(base: Base, source: Source) -> None:
     """Print a config with all its fields, as a template for a custom config."""
     load_files(source.load)
-    Output().out(config_file.dumps(valid_config(base, source)), end="", highlight=False)
+    Console().out(config_file.dumps(valid_config(base, source)), end="", highlight=False)

@@ -21,7 +21,7 @@ from pause_jax.base.struct import ConfigError
 from pause_jax.cli import result_folder
 from pause_jax.cli.dask import dask_executor
 from pause_jax.cli.options import Request
-from pause_jax.cli.output import status_of, stoppable
+from pause_jax.cli.output import print_error, status_of, stoppable
 from pause_jax.cli.result_folder import UNFINISHED
 from pause_jax.config import SimConfig, validate
 from pause_jax.sweeps.estimate import estimate
@@ -134,7 +134,7 @@ def _reserved(request: Request, name: str, plan: SweepPlan) -> Iterator[pathlib.
 
 def _to_go_on_with(request: Request, name: str, plan: SweepPlan) -> pathlib.Path | None:
     """Return the folder of an earlier run of the same command (finished or not), or None."""
-    others = []
+    other = ""
     explicit = request.name is not None
     for folder in result_folder.existing(request.out, name, explicit=explicit):
         if (folder / UNFINISHED).is_dir():
@@ -142,13 +142,11 @@ def _to_go_on_with(request: Request, name: str, plan: SweepPlan) -> pathlib.Path
             if not words:
                 result_folder.check_own(folder)
                 return folder
-            others.append(f"{folder} holds another run: {'; '.join(words[:3])}")
+            other = other or f"{folder} holds another run: {'; '.join(words[:3])}"
         elif _is_finished(folder, plan):
             return folder
-    if others:
-        raise ConfigError(
-            f"--resume: {others[0]}. Take back what was changed, or start anew without --resume."
-        )
+    if other:
+        raise ConfigError(f"--resume: {other}. Undo the changes, or start again without --resume.")
     Console(stderr=True).print("--resume: no unfinished run of this command. Starting a new one.")
     return None
 
@@ -164,11 +162,8 @@ def _end_unwritten(error: OSError, folder: pathlib.Path, store: Store) -> NoRetu
     advice = "All runs are stored: make room, and --resume writes the result."
     if store.failed:
         advice = "Make room: --resume runs what could not be stored, and writes the result."
-    Console(stderr=True).print(
-        f"[red]error:[/red] {escape(str(folder))}: the result cannot be written "
-        f"({escape(error.strerror or str(error))}). {advice}",
-        highlight=False,
-    )
+    why = error.strerror or str(error)
+    print_error(f"{folder}: the result cannot be written ({why}). {advice}")
     raise typer.Exit(1)
 
 

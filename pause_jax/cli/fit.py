@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import tomli_w
 import typer
+from rich.console import Console
 
 from pause_jax.analysis.table import make_table, number, word
 from pause_jax.base.source_file import content_of
 from pause_jax.base.struct import ConfigError
-from pause_jax.cli.output import Output
 from pause_jax.config import config_file
 from pause_jax.world.latency.measured import parse
 
@@ -48,7 +48,7 @@ def fit(
     from pause_jax.analysis import fleet
 
     found = fleet.fit(measured)
-    console = Output()
+    console = Console()
     for rule, number_of in Counter(measured.dropped).items():
         console.print(f"Lines dropped: {number_of} ({rule}).", highlight=False, markup=False)
     for sentence in sentences(found):
@@ -65,11 +65,13 @@ def fit(
     columns = word("law, best first"), number("log density"), "parameters"
     caption = "fastest, slowest: scales of the model's first and last client, fitted to all clients"
     console.print(make_table(columns, rows, caption=caption))
-    model = best.model(float(np.float32(_least(found))))
+    # The true minimum is unknown: half of the lowest mean latency.
+    least = 0.5 * float(found.mean.min())
+    model = best.model(float(np.float32(least)))
     if model is None:
         console.print("The library has no normal model with such scales: simulate the file itself,")
-        least = f"--set latency.min_latency={_least(found):.3g}"
-        console.print(f'--set latency=traces --set latency.path="{file}" {least}', highlight=False)
+        change = f"--set latency.min_latency={least:.3g}"
+        console.print(f'--set latency=traces --set latency.path="{file}" {change}', highlight=False)
         return
     text = tomli_w.dumps({"latency": config_file.to_dict(model)})
     console.print(text, highlight=False, markup=False, end="")
@@ -80,16 +82,15 @@ def fit(
             raise ConfigError(f"--out {out}: cannot be written ({error.strerror}).") from None
 
 
-def _least(found: Fleet) -> float:
-    """Return half of the lowest mean latency as tau_min, because the true minimum is unknown."""
-    return 0.5 * float(found.mean.min())
-
-
 def sentences(found: Fleet) -> list[str]:
     """Return the findings as sentences."""
     low, high = found.measured.min(), found.measured.max()
     times = f"{low}" if low == high else f"{low} to {high}"
     ordered = np.sort(found.mean)
+    least, most = found.change
+    change = f"; mean of the second half / first half: {least:.2f} to {most:.2f}"
+    if math.isnan(least):
+        change = ""
     lines = [
         f"{found.mean.size} clients, {times} measurements each, {found.measured.sum()} in all.",
         f"Mean seconds of a client: least {ordered[0]:.3g}, median {np.median(ordered):.3g}, most "
@@ -98,14 +99,7 @@ def sentences(found: Fleet) -> list[str]:
         if found.ordered
         else "Order: that of the file, which has no column round or time; if it is another one, "
         "what follows on drift and correlation means nothing.",
-        f"Drift: {_said(found.drift, 'rank correlation with time')}"
-        + (
-            ""
-            if math.isnan(found.change[0])
-            else f"; mean of the second half / first half: {found.change[0]:.2f} to "
-            f"{found.change[1]:.2f}"
-        )
-        + ".",
+        f"Drift: {_said(found.drift, 'rank correlation with time')}{change}.",
         f"From one round to a client's next: {_said(found.correlation, 'correlation of ranks')}.",
         f"Between clients in one round: {_said(found.together, 'correlation of ranks')}.",
     ]

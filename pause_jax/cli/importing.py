@@ -7,11 +7,11 @@ import pathlib
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from pause_jax.base.spelling import nearest
 from pause_jax.base.struct import ConfigError
 from pause_jax.cli.options import Seed
-from pause_jax.cli.output import Output
 from pause_jax.importers.request import DATA, DEVICES, FLEET, INTERVALS, Request, ids_of
 
 # Maps the name of a source to the module of ``pause_jax.importers`` that reads its files.
@@ -67,7 +67,7 @@ def import_files(
     )
     # Imported late, because each source needs packages that other commands do not.
     imported = importlib.import_module(f"pause_jax.importers.{SOURCES[source]}").read(request)
-    console = Output()
+    console = Console()
     for path in imported.write(out):
         use = _NEXT.get(path.name, "").format(path)
         console.print(f"{path}  {use}".rstrip(), highlight=False, markup=False, soft_wrap=True)

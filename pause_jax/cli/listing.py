@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
+from rich.console import Console
+
 from pause_jax.analysis.table import make_table, word
 from pause_jax.base.compilation import cache_folder
 from pause_jax.base.struct import Config
-from pause_jax.cli.output import Output
 from pause_jax.config import config_file
 from pause_jax.learning import DATASETS, Tfds
 from pause_jax.learning.data import is_decoded
@@ -22,7 +23,7 @@ def list_policies() -> None:
     """List the selection policies, with their observations and assumptions."""
     columns = word("name"), "what it does", "observes", "assumes known", "reference"
     rows = [(name, *_description(name, policy)) for name, policy in NAMED.items()]
-    Output().print(make_table(columns, rows))
+    Console().print(make_table(columns, rows))
 
 
 def list_latencies() -> None:
@@ -42,7 +43,7 @@ def _list_with_fields(models: Iterable[type[Config]]) -> None:
         names = [field.name for field in dataclasses.fields(model)]
         named = [f"{n} = {values[n]!r}" if n in values else f"{n} = none" for n in names]
         rows.append((model.name, model.summary, ", ".join(named)))
-    Output().print(make_table((word("name"), "what it does", "fields"), rows))
+    Console().print(make_table((word("name"), "what it does", "fields"), rows))
 
 
 def list_datasets() -> None:
@@ -52,7 +53,7 @@ def list_datasets() -> None:
         cached = "yes" if is_decoded(data.name) else "no"
         downloaded = issubclass(data, Prepared) and data is not Tfds
         rows.append((data.name, data.summary, cached if downloaded else "-"))
-    console = Output()
+    console = Console()
     console.print(make_table((word("name"), "what it is", "decoded and cached"), rows))
     console.print(
         f"cache folder: {cache_folder()} (safe to delete; $PAUSE_JAX_CACHE moves it). "

@@ -99,8 +99,8 @@ def _print_warning(text: str) -> None:
 def main() -> None:
     """Run the program.
 
-    An invalid config or an interrupted sweep prints one line on standard error and exits with
-    status 2. A full device prints one line and exits with status 1. A warning prints one line.
+    An invalid config prints one line on standard error and exits with status 2. A full device
+    prints one line and exits with status 1. A warning prints one line.
     """
     output.open_streams()
     plain = RichHandler(
@@ -112,20 +112,15 @@ def main() -> None:
         with warnings.catch_warnings():
             print_once = functools.cache(_print_warning)
             warnings.showwarning = lambda message, *_, **__: print_once(str(message))
-            try:
-                # No option before the command takes a value, so the first word is the command.
-                words = [word for word in sys.argv[1:] if not word.startswith("-")]
-                program(words[:1])()
-            finally:
-                output.flush()
+            # No option before the command takes a value, so the first word is the command.
+            words = [word for word in sys.argv[1:] if not word.startswith("-")]
+            program(words[:1])()
     except OSError as error:
         output.end_of_space(error)
-    except (ValueError, RuntimeError) as error:
+    except ValueError as error:
         from pause_jax.base.struct import ConfigError
-        from pause_jax.sweeps.execute import SweepInterrupted
 
-        if not isinstance(error, ConfigError | SweepInterrupted):
+        if not isinstance(error, ConfigError):
             raise
-        # Escape brackets in the message, which are not markup (pause_jax[plot]).
-        Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
+        output.print_error(str(error))
         sys.exit(2)

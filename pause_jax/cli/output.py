@@ -1,4 +1,4 @@
-"""Handling of stop signals, and of a full or closed standard output."""
+"""Error messages, stop signals, and a full or closed standard output."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from rich.markup import escape
 from pause_jax.base import stopping
 from pause_jax.base.stopping import check_stop
 
-# Exit status if the reader of a pipe, such as ``head``, exits first (128 + SIGPIPE).
-READER_HAS_GONE = 128 + getattr(signal, "SIGPIPE", 13)
 # Ctrl-C sends SIGINT, SLURM and Kubernetes send SIGTERM, and a closed terminal sends SIGHUP.
 SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
@@ -36,12 +34,9 @@ def open_streams() -> None:
         setattr(sys, name, stream)
 
 
-class Output(Console):
-    """Console on standard output that ends the program silently if the pipe is closed."""
-
-    def on_broken_pipe(self) -> NoReturn:
-        _discard()
-        raise SystemExit(READER_HAS_GONE)
+def print_error(message: str) -> None:
+    """Print an error on standard error. Brackets in ``message`` are not markup."""
+    Console(stderr=True).print(f"[red]error:[/red] {escape(message)}", highlight=False)
 
 
 @contextlib.contextmanager
@@ -84,29 +79,11 @@ def status_of(error: BaseException | None) -> int:
     return 1
 
 
-def flush() -> None:
-    """Flush standard output, or exit silently if the pipe is closed."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _discard()
-        raise SystemExit(READER_HAS_GONE) from None
-
-
 def end_of_space(error: OSError) -> NoReturn:
     """Exit with one line and status 1 if a device is full; reraise any other error."""
     if error.errno != errno.ENOSPC:
         raise error
-    _discard()
-    where = escape(str(error.filename or "standard output"))
-    Console(stderr=True).print(
-        f"[red]error:[/red] {where}: cannot be written ({error.strerror}).", highlight=False
-    )
+    # Redirect standard output to the null device, where the interpreter's flush cannot fail.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    print_error(f"{error.filename or 'standard output'}: cannot be written ({error.strerror}).")
     sys.exit(1)
-
-
-def _discard() -> None:
-    """Redirect standard output to the null device, where the interpreter's flush cannot fail."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)

@@ -7,12 +7,13 @@ import tempfile
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+
 from pause_jax.analysis import events, ledger_table, summary
 from pause_jax.analysis.comparison import compare
 from pause_jax.analysis.ledger import Ledger
 from pause_jax.cli import result_folder
 from pause_jax.cli.options import Request
-from pause_jax.cli.output import Output
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -47,7 +48,7 @@ def publish(
     # Print last, because a closed pipe ends the program.
     _print(result, rows, books, target)
     if message:
-        Output().print(message, highlight=False, markup=False)
+        Console().print(message, highlight=False, markup=False)
     return failure
 
 
@@ -80,7 +81,7 @@ def show_again(folder: pathlib.Path, target: float) -> None:
 def _print(
     result: xr.Dataset, rows: list[dict[str, Any]], books: dict[str, Ledger], target: float
 ) -> None:
-    console = Output()
+    console = Console()
     sizes = result.data_size.where(result.data_size >= 0)
     if sizes.max() > 1:  # without learning, each client counts as one sample
         low, high = int(sizes.min()), int(sizes.max())

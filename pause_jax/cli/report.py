@@ -14,7 +14,7 @@ from pause_jax.analysis import report as reports
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
 from pause_jax.cli import result_folder
-from pause_jax.cli.options import Load
+from pause_jax.cli.options import Load, Target
 from pause_jax.cli.settings import about, load_files
 
 
@@ -22,10 +22,7 @@ def report(
     folder: Annotated[
         pathlib.Path, typer.Argument(help="Folder of a result: it has a file data.nc.")
     ],
-    target: Annotated[
-        float | None,
-        typer.Option(help="Test accuracy whose time is compared; that of the run, or 0.8."),
-    ] = None,
+    target: Target = 0.8,
     against: Annotated[
         str | None,
         typer.Option(help="Config that the others are compared with, if not the best."),
@@ -42,13 +39,12 @@ def report(
         result = xr.load_dataset(data, engine="h5netcdf")
     except Exception as error:  # h5py and xarray raise many types for a damaged file
         raise ConfigError(f"{data}: cannot be read as NetCDF: {error}.") from None
-    if target is None:
-        target = _target(result)
-    result_folder.check_own(folder, [result_folder.REPORT])
+    result_folder.check_own(folder, [result_folder.REPORT, result_folder.RUN])
     path = folder / result_folder.REPORT
     try:
         with about(data):
             reports.write(result, path, target, against=against, title=folder.resolve().name)
+        result_folder.claim(folder, [result_folder.REPORT])
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror}).") from None
     typer.echo(f"Written to {path}")
@@ -63,15 +59,6 @@ def _check_whole(path: pathlib.Path) -> None:
             far = ("external", "is_virtual")
             if link is not h5py.HardLink or any(getattr(file[name], each, 0) for each in far):
                 raise ValueError(f"{shown(name)} is in another file; must be in this one")
-
-
-def _target(result: xr.Dataset) -> float:
-    """Return the target accuracy in the result's attributes (default: 0.8)."""
-    given = result.attrs.get("target", 0.8)
-    try:
-        return float(given)
-    except (TypeError, ValueError):
-        raise ConfigError(f"target = {shown(given)}, in data.nc: must be a number.") from None
 
 
 def write_beside(result: xr.Dataset, folder: pathlib.Path, target: float) -> str:

@@ -29,8 +29,6 @@ SUMMARY, LEDGER, EVENTS, REPORT = "summary.csv", "ledger.csv", "events.csv", "re
 # Files and subfolders that a simulating command may write to its result folder.
 FILES = (DATA, RUN, "versions.json", SUMMARY, LEDGER, EVENTS, REPORT)
 _FOLDERS = ("configs", "figures", "tensorboard")
-# Text in the HTML head of every report that this library writes.
-_REPORT_MARK = " - pause_jax</title>"
 # Maximum length of a result's name, in bytes.
 _LONGEST_NAME = 200
 
@@ -101,13 +99,11 @@ def reserve(
 def check_own(folder: pathlib.Path, writes: Collection[str] = FILES) -> None:
     """Raise ConfigError if writing ``writes`` would overwrite files of other programs."""
     for path in (folder, *(folder / name for name in (*_FOLDERS, UNFINISHED))):
-        if path.is_symlink():
+        if path.is_symlink() or (path.exists() and not path.is_dir()):
             raise ConfigError(
-                f"{path}: is a link, and results stay inside --out. Remove it, or choose another "
+                f"{path}: must be a folder, not a link or a file. Remove it, or choose another "
                 "--name."
             )
-        if os.path.lexists(path) and not path.is_dir():
-            raise ConfigError(f"{path}: must be a folder. Remove it, or choose another --name.")
     ours = manifest(folder)
     for name in writes:
         if (folder / name).is_dir():
@@ -120,15 +116,8 @@ def check_own(folder: pathlib.Path, writes: Collection[str] = FILES) -> None:
 
 
 def manifest(folder: pathlib.Path) -> set[str]:
-    """Return the relative paths of the files that this library wrote, as listed in ``run.json``.
-
-    A report is recognized by its head, even without ``run.json``.
-    """
-    ours = {name for name in about(folder).get("files", []) if _is_inside(folder, name)}
-    with contextlib.suppress(OSError, UnicodeDecodeError), (folder / REPORT).open() as page:
-        if not (folder / REPORT).is_symlink() and _REPORT_MARK in page.read(1000):
-            ours.add(REPORT)
-    return ours
+    """Return the relative paths of the files that this library wrote, as listed in ``run.json``."""
+    return {name for name in about(folder).get("files", []) if _is_inside(folder, name)}
 
 
 def _is_inside(folder: pathlib.Path, name: str) -> bool:
@@ -144,10 +133,8 @@ def _is_inside(folder: pathlib.Path, name: str) -> bool:
 
 
 def claim(folder: pathlib.Path, names: Iterable[str]) -> None:
-    """Add files to the list in ``run.json``, if this file exists."""
-    table = about(folder)
-    if table:
-        _write_run(folder, {**table, "files": sorted({*manifest(folder), *names})})
+    """Add files to the list in ``run.json``."""
+    _write_run(folder, {**about(folder), "files": sorted({*manifest(folder), RUN, *names})})
 
 
 def claimed(folder: pathlib.Path, name: str) -> pathlib.Path:

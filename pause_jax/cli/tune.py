@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import pathlib
 import zlib
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import jax
 import typer
@@ -17,7 +18,7 @@ from pause_jax.base.compilation import use_cache
 from pause_jax.base.struct import ConfigError
 from pause_jax.cli import result_folder
 from pause_jax.cli.execute import described, end
-from pause_jax.cli.options import Base, DryRun, Force, Name, Out, Resume, Seed, Source
+from pause_jax.cli.options import Base, Output, Source
 from pause_jax.cli.output import stoppable
 from pause_jax.cli.settings import load_files, valid_config
 from pause_jax.config import config_file
@@ -28,7 +29,10 @@ from pause_jax.tuning import Objective, Tuned
 _FILES = ("best.toml", "trials.csv", result_folder.RUN)
 
 
-class _Search(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Search(Output):
+    """Options of a search."""
+
     budget: Annotated[int, typer.Option(min=1, help="Configs to try.")] = 64
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each config.")] = 3
     width: Annotated[int, typer.Option(min=1, help="Configs proposed and run together.")] = 8
@@ -39,15 +43,6 @@ class _Search(NamedTuple):
         str | None,
         typer.Option(help="File or URL of Optuna's storage (default: in the result's folder)."),
     ] = None
-    seed: Seed = 0
-    name: Name = None
-    out: Out = pathlib.Path("results")
-    force: Force = False
-    resume: Resume = False
-    dry_run: DryRun = False
-
-
-_SOURCE, _SEARCH = Source(), _Search()
 
 
 def tune(
@@ -60,12 +55,12 @@ def tune(
             "it for several fields.",
         ),
     ],
+    search: Search,
+    source: Source,
     objective: Annotated[
         str,
         typer.Option(help="'seconds to 80 %' (any target), accuracy, loss, regret or seconds."),
     ] = "seconds to 80 %",
-    search: _Search = _SEARCH,
-    source: Source = _SOURCE,
 ) -> None:
     """Search for the values of a config that optimize an objective.
 

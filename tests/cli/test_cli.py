@@ -8,7 +8,6 @@ import json
 import os
 import pathlib
 import re
-import signal
 import subprocess
 import sys
 import warnings
@@ -462,9 +461,9 @@ def test_a_reader_that_has_gone_ends_the_program_in_silence(monkeypatch, tmp_pat
         ended = subprocess.run(
             *(program,), stdout=closed, stderr=subprocess.PIPE, text=True, check=False
         )
-        assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, "")
+        assert (ended.returncode, ended.stderr) == (1, "")
         monkeypatch.setattr(sys, "stdout", closed)
-        assert run(monkeypatch, tmp_path, "policies") == 128 + signal.SIGPIPE
+        assert run(monkeypatch, tmp_path, "policies") == 1
         assert capsys.readouterr().err == ""
 
 

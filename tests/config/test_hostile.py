@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import xarray as xr
 from typer.testing import CliRunner
 
 from pause_jax import ConfigError, config_file
@@ -313,7 +312,7 @@ def test_a_link_does_not_lead_results_elsewhere(force, tmp_path):
     (tmp_path / "other").mkdir()
     pathlib.Path("out").mkdir()
     pathlib.Path("out/mine").symlink_to(tmp_path / "other")
-    with pytest.raises(ConfigError, match="is a link" if force else "exists"):
+    with pytest.raises(ConfigError, match="not a link" if force else "exists"):
         result_folder.reserve(pathlib.Path("out"), "mine", explicit=True, force=force)
 
 
@@ -416,7 +415,7 @@ def test_a_link_for_a_folder_of_a_result_is_refused(name, tmp_path):
     if (place / name).exists():
         (place / name).rename(tmp_path / "before")
     (place / name).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match="is a link"):
+    with pytest.raises(ConfigError, match="not a link"):
         result_folder.reserve(tmp_path, "mine", explicit=True, force=True)
     result_folder.begin(place)
     assert (tmp_path / "elsewhere" / "accuracy.png").read_text() == "my own"
@@ -579,7 +578,6 @@ DATA = {
     "no TOML": ("x = [", "not a TOML file"),
     "deep TOML": ("x = " + "[" * 5000, "not a TOML file"),
     "a number for TOML": (3, "not a TOML file"),
-    "a target of text": ({"target": "x"}, "must be a number"),
 }
 
 
@@ -590,7 +588,7 @@ def result():
 
 @pytest.mark.parametrize("kind", ["link", "soft link", "raw", "virtual"])
 def test_values_in_another_file_than_the_data_are_refused(kind, result):
-    save(result, {})
+    result.to_netcdf("data.nc", engine="h5netcdf")
     with h5py.File("secret.h5", "w") as file:
         file["secret"] = [1.0, 2.0]
     os.mkfifo("pipe")
@@ -634,17 +632,10 @@ def test_data_from_elsewhere_are_refused(case, result):
     if isinstance(change, bytes):
         pathlib.Path("data.nc").write_bytes(change)
     else:
-        save(result, change)
+        changed = result.assign_coords(config_toml=("config", [change, change]))
+        changed.to_netcdf("data.nc", engine="h5netcdf")
     assert words in refused("report", ".")
     assert os.listdir() == ["data.nc"]
-
-
-def save(result: xr.Dataset, change) -> None:
-    if isinstance(change, dict):
-        result = result.assign_attrs(change)
-    else:
-        result = result.assign_coords(config_toml=("config", [change, change]))
-    result.to_netcdf("data.nc", engine="h5netcdf")
 
 
 def test_a_report_of_data_from_elsewhere_runs_nothing():
@@ -657,7 +648,7 @@ def test_a_report_of_data_from_elsewhere_runs_nothing():
     assert done.exception is None, done.exception
     # Its own page may be written again, another's may not.
     result_folder.check_own(pathlib.Path(), ["report.html"])
-    pathlib.Path("report.html").write_text("my own")
+    pathlib.Path("run.json").unlink()
     assert "not overwritten" in refused("report", ".")
 
 
