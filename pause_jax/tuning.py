@@ -275,7 +275,7 @@ def _check_defined(objective: Objective, config: SimConfig, data: Dataset | None
 
 def programs(axes: Mapping[str, BaseDistribution], config: SimConfig) -> dict[str, int]:
     """Return the number of values, by path, of each axis whose values need separate programs."""
-    number: dict[str, int] = {}
+    number = {}
     axis: Any
     for path, axis in axes.items():
         # One program serves runs of any length.

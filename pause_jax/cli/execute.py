@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
+import os
 import pathlib
+import re
 import shlex
 import sys
 import time
@@ -19,7 +22,6 @@ from rich.markup import escape
 from pause_jax.base.compilation import Compilations, use_cache
 from pause_jax.base.struct import ConfigError
 from pause_jax.cli import result_folder
-from pause_jax.cli.dask import dask_executor
 from pause_jax.cli.options import Request
 from pause_jax.cli.output import print_error, status_of, stoppable
 from pause_jax.cli.result_folder import UNFINISHED
@@ -27,8 +29,9 @@ from pause_jax.config import SimConfig, validate
 from pause_jax.sweeps.estimate import estimate
 from pause_jax.sweeps.execute import SweepInterrupted, planned
 from pause_jax.sweeps.execute import execute as run_sweep
+from pause_jax.sweeps.executor import Executor
 from pause_jax.sweeps.plan import SweepPlan
-from pause_jax.sweeps.provenance import fingerprint
+from pause_jax.sweeps.provenance import fingerprint, versions
 from pause_jax.sweeps.store import Store, compare_store, discard_store, store_is_empty
 
 if TYPE_CHECKING:
@@ -52,8 +55,7 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
         validate(config)
     name = default_name if request.name is None else request.name
     result_folder.check_name(name)
-    cluster = contextlib.nullcontext() if request.dask is None else dask_executor(request.dask)
-    with cluster as executor, stoppable():
+    with _executor(request.dask) as executor, stoppable():
         use_cache()
         compilations = Compilations()
         start = time.perf_counter()
@@ -80,8 +82,8 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
             if result is not None:
                 about = {**described(request.seed), "seeds": request.seeds}
                 result = result.assign_attrs(about)
-                about["interrupted"] = result.attrs["interrupted"]
-                about["made_by"] = result.attrs["made_by"]
+                about |= {name: result.attrs[name] for name in ("interrupted", "made_by")}
+                about["versions"] = versions()
                 failure = publish(result, folder, about, request)
                 if failure is not None:
                     _end_unwritten(failure, folder, store)
@@ -115,6 +117,39 @@ def described(seed: int) -> dict[str, Any]:
     """Return the command line and the seed, to be stored as attributes of a result."""
     words = [word for word in sys.argv[1:] if word not in ("--resume", "--force")]
     return {"command": shlex.join(["pause-jax", *words]), "seed": seed}
+
+
+@contextlib.contextmanager
+def _executor(text: str | None) -> Iterator[Executor | None]:
+    """Yield an executor for ``local:N``, or for the address or file of a Dask scheduler."""
+    if text is None:
+        yield None
+        return
+    try:
+        from distributed import Client, LocalCluster
+    except ImportError:
+        raise ConfigError("--dask: needs Dask, pip install 'pause_jax[cluster]'.") from None
+    logging.getLogger("distributed").setLevel(logging.WARNING)
+    local = re.fullmatch(r"local:([1-9]\d*)", text)
+    is_file = pathlib.Path(text).is_file()
+    if not (local or is_file or re.search(r":\d+$", text)):
+        raise ConfigError(f"--dask {text}: must be local:N, HOST:PORT or a scheduler's file.")
+    with contextlib.ExitStack() as stack:
+        where: dict[str, Any] = {"scheduler_file" if is_file else "address": text}
+        if local:
+            workers = int(local[1])
+            cluster = LocalCluster(
+                n_workers=workers,
+                threads_per_worker=max(1, (os.cpu_count() or 1) // workers),
+                dashboard_address="127.0.0.1:0",
+            )
+            where = {"address": stack.enter_context(cluster)}
+        try:
+            # Do not set the default client, because xarray would use it to lock files.
+            client = stack.enter_context(Client(**where, timeout=20, set_as_default=False))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"--dask {text}: no scheduler answers there ({error}).") from None
+        yield client.get_executor()
 
 
 @contextlib.contextmanager

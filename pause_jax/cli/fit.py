@@ -49,10 +49,10 @@ def fit(
 
     found = fleet.fit(measured)
     console = Console()
-    for rule, number_of in Counter(measured.dropped).items():
-        console.print(f"Lines dropped: {number_of} ({rule}).", highlight=False, markup=False)
-    for sentence in sentences(found):
-        console.print(sentence, highlight=False, markup=False)
+    dropped = Counter(measured.dropped).items()
+    lines = [f"Lines dropped: {number_of} ({rule})." for rule, number_of in dropped]
+    for line in (*lines, *sentences(found)):
+        console.print(line, highlight=False, markup=False)
     best = found.laws[0]
     rows = [
         (

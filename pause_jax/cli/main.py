@@ -51,20 +51,19 @@ def program(names: Container[str] = COMMANDS) -> typer.Typer:
     app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
     app.callback()(start)
     for name, place in COMMANDS.items():
-        app.command(name)(_imported(place) if name in names else _listed(place))
+        module, function = place.split(".")
+        app.command(name)((_imported if name in names else _listed)(module, function))
     return app
 
 
-def _imported(place: str) -> Any:
+def _imported(module: str, name: str) -> Any:
     from pause_jax.cli.options import with_options
 
-    module, _, name = place.partition(".")
     return with_options(getattr(importlib.import_module(f"pause_jax.cli.{module}"), name))
 
 
-def _listed(place: str) -> Any:
+def _listed(module: str, name: str) -> Any:
     """Return a function that has the docstring of a command, without importing its module."""
-    module, _, name = place.partition(".")
     source = (pathlib.Path(__file__).parent / f"{module}.py").read_text("utf-8")
     functions = [each for each in ast.parse(source).body if isinstance(each, ast.FunctionDef)]
 

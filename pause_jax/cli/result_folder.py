@@ -6,19 +6,14 @@ import contextlib
 import json
 import os
 import pathlib
-import platform
 import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
-
-import jax
 
 from pause_jax.base.archive import decoded
 from pause_jax.base.source_file import written
 from pause_jax.base.spelling import file_name, shown
 from pause_jax.base.struct import ConfigError
-from pause_jax.base.versions import version
-from pause_jax.sweeps import provenance
 from pause_jax.sweeps.store import discard_store
 
 if TYPE_CHECKING:
@@ -27,7 +22,7 @@ if TYPE_CHECKING:
 DATA, RUN, UNFINISHED = "data.nc", "run.json", "unfinished"
 SUMMARY, LEDGER, EVENTS, REPORT = "summary.csv", "ledger.csv", "events.csv", "report.html"
 # Files and subfolders that a simulating command may write to its result folder.
-FILES = (DATA, RUN, "versions.json", SUMMARY, LEDGER, EVENTS, REPORT)
+FILES = (DATA, RUN, SUMMARY, LEDGER, EVENTS, REPORT)
 _FOLDERS = ("configs", "figures", "tensorboard")
 # Maximum length of a result's name, in bytes.
 _LONGEST_NAME = 200
@@ -41,6 +36,7 @@ class Run(TypedDict, total=False):
     seeds: int
     made_by: str
     interrupted: str
+    versions: dict[str, str]
     files: list[str]
 
 
@@ -179,7 +175,7 @@ def give_back(folder: pathlib.Path) -> None:
 
 
 def save(result: xr.Dataset, folder: pathlib.Path, about: Mapping[str, Any]) -> None:
-    """Write ``data.nc``, ``configs/<config>.toml``, ``run.json`` and ``versions.json``.
+    """Write ``data.nc``, ``configs/<config>.toml`` and ``run.json``.
 
     Files of an earlier result in the folder are removed, and all other files are kept. ``run.json``
     contains ``about`` and the list of files. The folder is created if missing.
@@ -191,7 +187,6 @@ def save(result: xr.Dataset, folder: pathlib.Path, about: Mapping[str, Any]) -> 
     for name in result.config.values:
         text = result.config_toml.sel(config=name).item()
         free(folder, f"configs/{file_name(str(name))}.toml").write_text(text)
-    claimed(folder, "versions.json").write_text(json.dumps(versions(), indent=2) + "\n")
     finish(folder, about)
 
 
@@ -237,13 +232,3 @@ def about(folder: pathlib.Path) -> Run:
         return {}
     advice = "It is not overwritten: move it, or choose another --name."
     return decoded(folder / RUN, content, Run, advice)
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages used, and the names of the devices."""
-    return {
-        "python": platform.python_version(),
-        **provenance.versions(),
-        "xarray": version("xarray"),
-        "devices": ", ".join(str(device) for device in jax.devices()),
-    }

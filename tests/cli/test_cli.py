@@ -80,14 +80,13 @@ def test_the_terminal_has_the_words_of_the_report_in_its_order(compared):
         assert places == sorted(places)
 
 
-def test_compare_writes_data_configs_figures_summary_and_versions(compared):
+def test_compare_writes_data_configs_figures_and_summary(compared):
     files = {str(path.relative_to(compared)) for path in compared.rglob("*") if path.is_file()}
     assert files == {
         "data.nc",
         "summary.csv",
         "ledger.csv",
         "run.json",
-        "versions.json",
         "report.html",
         "configs/random.toml",
         "configs/all__no_privacy.toml",
@@ -100,7 +99,8 @@ def test_compare_writes_data_configs_figures_summary_and_versions(compared):
     config = config_file.load(compared / "configs" / "random.toml")
     expected = presets.digits_small("random").replace(num_rounds=10, track_regret=False)
     assert config == expected.override({"learning.model": Linear()})
-    assert {"jax", "pause_jax"} <= set(json.loads((compared / "versions.json").read_text()))
+    about = json.loads((compared / "run.json").read_text())
+    assert {"jax", "pause_jax"} <= set(about["versions"])
     assert (compared / "figures" / "accuracy_vs_seconds.png").read_bytes()[:4] == b"\x89PNG"
 
 

@@ -365,10 +365,10 @@ def test_force_removes_what_the_list_names_and_nothing_else(tmp_path):
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text("my own")
     result_folder.save(made({"other": small_config()}), place, {"command": "pause-jax"})
-    assert files(place) == {"data.nc", "run.json", "versions.json", "configs/other.toml", *mine}
+    assert files(place) == {"data.nc", "run.json", "configs/other.toml", *mine}
     assert all((place / name).read_text() == "my own" for name in mine)
     told = json.loads((place / "run.json").read_text())
-    assert told["files"] == ["configs/other.toml", "data.nc", "run.json", "versions.json"]
+    assert told["files"] == ["configs/other.toml", "data.nc", "run.json"]
 
 
 def test_a_config_of_the_users_keeps_its_name(tmp_path):
