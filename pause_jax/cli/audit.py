@@ -15,7 +15,7 @@ from pause_jax.base.checks import check_fields
 from pause_jax.base.registry import look_up
 from pause_jax.base.struct import ConfigError
 from pause_jax.cli.options import Load, Seed
-from pause_jax.cli.settings import changed, load_files
+from pause_jax.cli.settings import changed
 from pause_jax.privacy import MECHANISMS, Mechanism
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ def audit(
     verdicts with a different seed. If a mechanism has a delta, choose a large value, for example
     --set delta=0.1, because the events that reveal a violation are too rare at 1e-5.
     """
-    load_files(load)
     # Imported late, because SciPy's statistics take half a second to import.
     from pause_jax.privacy import audit as audits
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from pause_jax.base.struct import ConfigError
 from pause_jax.cli.execute import execute
 from pause_jax.cli.options import Base, Request, Source
-from pause_jax.cli.settings import about, base_config, grid, load_files, valid_config
+from pause_jax.cli.settings import about, base_config, grid, valid_config
 from pause_jax.config import SimConfig, config_file, validate
 from pause_jax.config.presets import PRESETS
 from pause_jax.privacy import NoPrivacy
@@ -22,14 +22,14 @@ _ONE_SEED = Request(seeds=1)
 
 
 def compare(
-    request: Request,
-    source: Source = _COMPARED,
+    *,
     preset: Annotated[
         str, typer.Option(help=f"Setting to compare them in: a file, or {', '.join(PRESETS)}.")
     ] = "digits_small",
+    source: Source = _COMPARED,
+    request: Request,
 ) -> None:
     """Compare selection policies on the same data set, with the same simulated latencies."""
-    load_files(source.load)
     for setting in source.change or ():
         if setting.partition("=")[0].strip() == "policy":
             raise ConfigError(
@@ -61,7 +61,6 @@ def run(
     A config is the name of a preset, or a file in the format that 'pause-jax show PRESET' prints.
     Fields that a file omits have their default values.
     """
-    load_files(source.load)
     configs: dict[str, SimConfig] = {}
     for base in bases:
         stem = pathlib.Path(base).stem
@@ -74,8 +73,7 @@ def run(
 
 def sweep(
     base: Base,
-    source: Source,
-    request: Request,
+    *,
     vary: Annotated[
         list[str] | None,
         typer.Option(
@@ -84,13 +82,14 @@ def sweep(
             "is a list stands in brackets: learning.model.hidden=[32],[16,8].",
         ),
     ] = None,
+    source: Source,
+    request: Request,
 ) -> None:
     """Run every combination of the values of --vary, on all devices or on a Dask cluster.
 
     All values of a number share one compilation, unless the number is static, such as num_selected.
     The Dask cluster may run under SLURM, PBS or Kubernetes.
     """
-    load_files(source.load)
     configs = grid(base_config(base, source), vary or [], trust=source.trust)
     for label, config in configs.items():
         with about(f"{base}, {label}" if vary else base):
@@ -100,5 +99,4 @@ def sweep(
 
 def show(base: Base, source: Source) -> None:
     """Print a config with all its fields, as a template for a custom config."""
-    load_files(source.load)
     Console().out(config_file.dumps(valid_config(base, source)), end="", highlight=False)

@@ -9,20 +9,44 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
+import os
 import pathlib
+import runpy
+import sys
 from collections.abc import Callable
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from pause_jax.base.registry import LOADED
+from pause_jax.base.struct import ConfigError
 from pause_jax.config.presets import PRESETS
 from pause_jax.privacy import MECHANISMS
+
+
+def load_files(files: list[pathlib.Path] | None) -> None:
+    """Run Python files, to register their config classes and find objects as ``FILE.py:name``.
+
+    A file can import modules in its folder, as with ``python FILE.py``.
+    """
+    for file in files or ():
+        if not os.path.isfile(file):
+            raise ConfigError(f"--load {file}: must be a Python file, and there is none.")
+        sys.path.insert(0, str(file.resolve().parent))
+        try:
+            LOADED[file.name] = runpy.run_path(str(file), run_name=file.name)
+        except (Exception, SystemExit) as error:
+            raise ConfigError(f"--load {file}: {type(error).__name__}: {error}.") from error
+
 
 Base = Annotated[str, typer.Argument(help=f"Config file (TOML) or one of {', '.join(PRESETS)}.")]
 Load = Annotated[
     list[pathlib.Path] | None,
     typer.Option(
-        "--load", metavar="FILE.py", help="Python file: policies, mechanisms of your own."
+        "--load",
+        metavar="FILE.py",
+        callback=load_files,
+        help="Python file: policies, mechanisms of your own.",
     ),
 ]
 # JAX uses 32 bits of a seed, so a larger seed would repeat the results of a smaller one.

@@ -15,7 +15,7 @@ from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
 from pause_jax.cli import result_folder
 from pause_jax.cli.options import Load, Target
-from pause_jax.cli.settings import about, load_files
+from pause_jax.cli.settings import about
 
 
 def report(
@@ -30,7 +30,6 @@ def report(
     load: Load = None,
 ) -> None:
     """Write a self-contained page, FOLDER/report.html, from FOLDER/data.nc."""
-    load_files(load)
     data = folder / "data.nc"
     if not os.path.isfile(data):
         raise ConfigError(f"{data}: there is none. Name the folder of a result, results/NAME.")

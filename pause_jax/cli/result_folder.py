@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     import xarray as xr
 
 DATA, RUN, UNFINISHED = "data.nc", "run.json", "unfinished"
-SUMMARY, LEDGER, EVENTS, REPORT = "summary.csv", "ledger.csv", "events.csv", "report.html"
+SUMMARY, LEDGER, REPORT = "summary.csv", "ledger.csv", "report.html"
 # Files and subfolders that a simulating command may write to its result folder.
-FILES = (DATA, RUN, SUMMARY, LEDGER, EVENTS, REPORT)
+FILES = (DATA, RUN, SUMMARY, LEDGER, REPORT, "events.csv", "answers.csv")
 _FOLDERS = ("configs", "figures", "tensorboard")
 # Maximum length of a result's name, in bytes.
 _LONGEST_NAME = 200

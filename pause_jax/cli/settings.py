@@ -1,4 +1,4 @@
-"""Implementation of the options ``--load``, ``--policy``, ``--set`` and ``--vary``."""
+"""Implementation of the options ``--policy``, ``--set`` and ``--vary``."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import itertools
 import math
 import os
 import pathlib
-import runpy
-import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
-from pause_jax.base.registry import LOADED, look_up
+from pause_jax.base.registry import look_up
 from pause_jax.base.struct import Config, ConfigError
 from pause_jax.cli.options import Source
 from pause_jax.config import SimConfig, config_file, validate
@@ -22,21 +20,6 @@ from pause_jax.privacy import Mechanism
 from pause_jax.sweeps.plan import MOST
 
 C = TypeVar("C", bound=Config)
-
-
-def load_files(files: Iterable[pathlib.Path] | None) -> None:
-    """Run Python files, to register their config classes and find objects as ``FILE.py:name``.
-
-    A file can import modules in its folder, as with ``python FILE.py``.
-    """
-    for file in files or ():
-        if not os.path.isfile(file):
-            raise ConfigError(f"--load {file}: must be a Python file, and there is none.")
-        sys.path.insert(0, str(file.resolve().parent))
-        try:
-            LOADED[file.name] = runpy.run_path(str(file), run_name=file.name)
-        except (Exception, SystemExit) as error:
-            raise ConfigError(f"--load {file}: {type(error).__name__}: {error}.") from error
 
 
 def changed(config: C, changes: Iterable[str] | None, *, trust: bool = False) -> C:

@@ -20,7 +20,7 @@ from pause_jax.cli import result_folder
 from pause_jax.cli.execute import described, end
 from pause_jax.cli.options import Base, Output, Source
 from pause_jax.cli.output import stoppable
-from pause_jax.cli.settings import load_files, valid_config
+from pause_jax.cli.settings import valid_config
 from pause_jax.config import config_file
 from pause_jax.sweeps.estimate import estimate
 from pause_jax.sweeps.execute import SweepInterrupted, planned
@@ -55,12 +55,13 @@ def tune(
             "it for several fields.",
         ),
     ],
-    search: Search,
-    source: Source,
+    *,
     objective: Annotated[
         str,
         typer.Option(help="'seconds to 80 %' (any target), accuracy, loss, regret or seconds."),
     ] = "seconds to 80 %",
+    search: Search,
+    source: Source,
 ) -> None:
     """Search for the values of a config that optimize an objective.
 
@@ -68,7 +69,6 @@ def tune(
     numbers share a program. The best trials and the initial config run again with fresh seeds.
     Processes with the same --storage share the search. The command writes best.toml and trials.csv.
     """
-    load_files(source.load)
     config = valid_config(base, source)
     axes = dict(tuning.axis_of(text, config) for text in vary)
     if len(axes) < len(vary):

@@ -18,7 +18,7 @@ import xarray as xr
 
 import pause_jax
 from pause_jax import QUANTITIES, cli, config_file, presets
-from pause_jax.cli import compare, settings
+from pause_jax.cli import compare, options
 from pause_jax.learning import Digits, Linear
 from pause_jax.learning import data as data_sets
 from pause_jax.policies import NAMED
@@ -438,7 +438,7 @@ def test_a_loaded_file_can_import_its_neighbour(monkeypatch, tmp_path):
         "class Mine(Random):\n"
         "    name = NAME\n"
     )
-    settings.load_files([tmp_path / "mine.py"])
+    options.load_files([tmp_path / "mine.py"])
     assert config_file.loads('policy = "imported_its_neighbour"').policy.name
 
 
