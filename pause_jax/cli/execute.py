@@ -25,7 +25,7 @@ from pause_jax.cli import result_folder
 from pause_jax.cli.options import Request
 from pause_jax.cli.output import print_error, status_of, stoppable
 from pause_jax.cli.result_folder import UNFINISHED
-from pause_jax.config import SimConfig, validate
+from pause_jax.config import SimConfig
 from pause_jax.sweeps.estimate import estimate
 from pause_jax.sweeps.execute import SweepInterrupted, planned
 from pause_jax.sweeps.execute import execute as run_sweep
@@ -39,20 +39,18 @@ if TYPE_CHECKING:
 
 
 def execute(configs: Mapping[str, SimConfig], request: Request, default_name: str) -> None:
-    """Run the labelled configs, write the result files and print tables.
+    """Run the labelled valid configs, write the result files and print tables.
 
     Finished runs are stored in the result's folder or in ``--store``, where ``--resume`` continues.
 
     Raises:
-      ConfigError: if a config or an option is invalid. Raised before any run starts.
+      ConfigError: if an option is invalid. Raised before any run starts.
       typer.Exit: if a signal stops the program (status 130 for Ctrl-C, 143 for SIGTERM, 129 for
         SIGHUP), or if a run or write fails (status 1). Finished runs are kept.
     """
     from pause_jax.cli.publish import publish, show_again  # pandas takes a second to import
 
     _check_output(request)
-    for config in configs.values():
-        validate(config)
     name = default_name if request.name is None else request.name
     result_folder.check_name(name)
     with _executor(request.dask) as executor, stoppable():

@@ -7,7 +7,6 @@ import pathlib
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from pause_jax.base.spelling import nearest
 from pause_jax.base.struct import ConfigError
@@ -67,12 +66,10 @@ def import_files(
     )
     # Imported late, because each source needs packages that other commands do not.
     imported = importlib.import_module(f"pause_jax.importers.{SOURCES[source]}").read(request)
-    console = Console()
     for path in imported.write(out):
-        use = _NEXT.get(path.name, "").format(path)
-        console.print(f"{path}  {use}".rstrip(), highlight=False, markup=False, soft_wrap=True)
+        typer.echo(f"{path}  {_NEXT.get(path.name, '').format(path)}".rstrip())
     for note in imported.notes:
-        console.print(note, highlight=False, markup=False)
+        typer.echo(note)
 
 
 def _columns(text: str | None) -> dict[str, str]:

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
 DATA, RUN, UNFINISHED = "data.nc", "run.json", "unfinished"
 SUMMARY, LEDGER, REPORT = "summary.csv", "ledger.csv", "report.html"
-# Files and subfolders that a simulating command may write to its result folder.
-FILES = (DATA, RUN, SUMMARY, LEDGER, REPORT, "events.csv", "answers.csv")
+# Files and subfolders that a command may write to its result folder.
+FILES = (
+    *(DATA, RUN, SUMMARY, LEDGER, REPORT),
+    *("events.csv", "answers.csv", "best.toml", "trials.csv"),
+)
 _FOLDERS = ("configs", "figures", "tensorboard")
 # Maximum length of a result's name, in bytes.
 _LONGEST_NAME = 200
@@ -50,9 +53,7 @@ def check_name(name: str) -> None:
         )
 
 
-def reserve(
-    root: pathlib.Path, name: str, *, explicit: bool, force: bool, writes: Collection[str] = FILES
-) -> pathlib.Path:
+def reserve(root: pathlib.Path, name: str, *, explicit: bool, force: bool) -> pathlib.Path:
     """Create the folder of a result before the run, to detect errors early.
 
     Args:
@@ -60,7 +61,6 @@ def reserve(
       name: name of the result.
       explicit: whether the user chose the name. Otherwise a taken name gets a number.
       force: whether to write into an existing folder.
-      writes: files that the command may write there.
 
     Raises:
       ConfigError: if an explicit name is taken without ``force``, the folder cannot be created, or
@@ -77,7 +77,7 @@ def reserve(
                 folder.mkdir(parents=True)
                 return folder
             if force:
-                check_own(folder, writes)
+                check_own(folder)
                 discard_store(folder / UNFINISHED)
                 return folder
             if explicit:

@@ -26,8 +26,6 @@ from pause_jax.sweeps.estimate import estimate
 from pause_jax.sweeps.execute import SweepInterrupted, planned
 from pause_jax.tuning import Objective, Tuned
 
-_FILES = ("best.toml", "trials.csv", result_folder.RUN)
-
 
 @dataclasses.dataclass(frozen=True)
 class Search(Output):
@@ -91,9 +89,7 @@ def tune(
     known = result_folder.existing(search.out, name, explicit=explicit) if search.resume else []
     folder = next((each for each in known if (each / journal).is_file()), None)
     if folder is None:
-        folder = result_folder.reserve(
-            search.out, name, explicit=explicit, force=search.force, writes=_FILES
-        )
+        folder = result_folder.reserve(search.out, name, explicit=explicit, force=search.force)
         (folder / journal).unlink(missing_ok=True)
     options = {each: getattr(search, each) for each in ("budget", "seeds", "width", "sampler")}
     storage = search.storage or str(folder / journal)
@@ -102,8 +98,9 @@ def tune(
             found = tuning.tune(config, axes, aim, key, storage=storage, **options)
             (folder / journal).touch()
             result_folder.begin(folder)
-            best, trials = (result_folder.claimed(folder, file) for file in _FILES[:2])
+            best = result_folder.claimed(folder, "best.toml")
             best.write_text(config_file.dumps(found.best))
+            trials = result_folder.claimed(folder, "trials.csv")
             found.trials.drop(columns="badness").to_csv(trials, index=False, na_rep="nan")
             _print(found, aim)
             result_folder.finish(folder, described(search.seed))
