@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import log_ndtr
 
-from pause_jax.base.struct import number, static
+from pause_jax.base.struct import number
 from pause_jax.privacy.gaussian import (
     MAX_EPSILON,
     above,
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 
-def direction(x: Array, fallback: Array) -> Array:
-    """Scale ``x`` [d] to Euclidean norm 1; if x is 0, return e_1 times ``fallback`` (+-1)."""
+def direction(x: Array) -> Array:
+    """Scale ``x`` [d] to Euclidean norm 1; return e_1 if x is 0."""
     largest = jnp.max(jnp.abs(x))
-    scaled = jnp.where(largest > 0, x / largest, jnp.zeros_like(x).at[0].set(fallback))
+    scaled = jnp.where(largest > 0, x / largest, jnp.zeros_like(x).at[0].set(1.0))
     return scaled / jnp.linalg.norm(scaled)
 
 
@@ -85,21 +85,14 @@ class PrivUnitG(Budgeted):
 
     Formal guarantees:
       Unit: the whole update of one release; pure eps_i-LDP, replace-one. The guarantee holds for
-      any two unit vectors and involves no sensitivity. ``norm`` defines how an update becomes a
-      unit vector. Asi, Feldman and Talwar 2022 (arXiv 2201.10407).
+      any two unit vectors and involves no sensitivity. Asi, Feldman and Talwar 2022 (arXiv
+      2201.10407).
 
-    With ``lift``, the release is an unbiased estimate of the clipped update. With ``fixed``, the
-    length is lost, and the release is an unbiased estimate of the direction times C. With
-    ``private``, the length spends s eps_i and the direction spends (1 - s) eps_i. The length is
-    clipped to [0, C], released with Laplace(C / (s eps_i)) noise and clipped again, which biases it
-    (strongly for s eps_i below 5). With ``fixed`` and ``private``, the direction of a zero update
-    is e_1 or -e_1 at random.
+    The clipped update becomes a unit vector: one more coordinate extends it to length C, and C
+    divides it. The release is an unbiased estimate of the clipped update.
 
     Attributes:
       clip_norm: C, maximum L2 norm of a clipped update.
-      norm: conversion of the update to a unit vector. ``lift`` clips the update and extends it to
-        length C with one more coordinate. ``fixed`` and ``private`` use its direction.
-      norm_share: s, share of epsilon that the length spends; used only with ``private``.
     """
 
     name: ClassVar[str] = "priv_unit_g"
@@ -107,44 +100,20 @@ class PrivUnitG(Budgeted):
     unit: ClassVar[str] = "update"
 
     clip_norm: float = number(default=1.0, above=0)
-    norm: str = static(default="lift", choices=("lift", "fixed", "private"))
-    norm_share: float = number(default=0.01, above=0, at_most=0.99)
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
-        if self.norm == "lift":
-            # Clip after the division, because rounding could leave the norm above 1.
-            inside = clip_l2(update / self.clip_norm, 1.0)
-            last = jnp.sqrt(jnp.maximum(0.0, 1 - inside @ inside))
-            unit = jnp.append(inside, last)
-            return self.clip_norm * priv_unit_g(key, unit / jnp.linalg.norm(unit), epsilon)[:-1]
-        key, sign_key, length_key = jax.random.split(key, 3)
-        unit = direction(update, jax.random.rademacher(sign_key, (), update.dtype))
-        if self.norm == "fixed":
-            return self.clip_norm * priv_unit_g(key, unit, epsilon)
-        noise = jax.random.laplace(length_key, (), update.dtype)
-        noise *= self.clip_norm / (self.norm_share * epsilon)
-        length = jnp.minimum(norm(update), self.clip_norm) + noise
-        length = jnp.clip(length, 0.0, self.clip_norm)
-        return length * priv_unit_g(key, unit, (1 - self.norm_share) * epsilon)
+        # Clip after the division, because rounding could leave the norm above 1.
+        inside = clip_l2(update / self.clip_norm, 1.0)
+        last = jnp.sqrt(jnp.maximum(0.0, 1 - inside @ inside))
+        unit = jnp.append(inside, last)
+        return self.clip_norm * priv_unit_g(key, unit / jnp.linalg.norm(unit), epsilon)[:-1]
 
     def noise_power(self, epsilon: Array, dimension: int) -> Array:
-        first, second = jnp.ones_like(epsilon), jnp.ones_like(epsilon)
-        if self.norm == "private":
-            first, second = _length_moments(self.norm_share * epsilon)
-            epsilon = (1 - self.norm_share) * epsilon
         cap = jax.vmap(best_cap)(epsilon)
         # The mean square of a unit vector's release is sigma^2 in each of d - 1 directions and
         # sigma^2 (1 + gamma / sigma) along the vector.
         power = dimension * cap.scale**2 + cap.edge * cap.scale
-        return self.clip_norm**2 * (second * power - 2 * first + 1)
-
-
-def _length_moments(epsilon: Array) -> tuple[Array, Array]:
-    """Return the mean and mean square of clip(1 + Laplace(1 / epsilon), 0, 1)."""
-    # Below epsilon = 0.01, both are 1/2 to within 0.002, and the formulas suffer from cancellation.
-    b = 1 / jnp.maximum(epsilon, 0.01)
-    inside = -jnp.expm1(-1 / b)
-    return 1 - b * inside / 2, 1 - b + b**2 * inside
+        return self.clip_norm**2 * (power - 1)
 
 
 def duchi_length(dimension: int, epsilon: Array) -> Array:
@@ -175,13 +144,11 @@ class DuchiL2(Budgeted):
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
         end_key, side_key, point_key = jax.random.split(key, 3)
-        toward = direction(update, jnp.ones((), update.dtype))
+        toward = direction(update)
         length = jnp.minimum(norm(update) / self.clip_norm, 1.0)
         end = jnp.where(jax.random.uniform(end_key) < (1 + length) / 2, 1.0, -1.0)
         side = jnp.where(jax.random.uniform(side_key) < jax.nn.sigmoid(epsilon), 1.0, -1.0)
-        point = direction(
-            jax.random.normal(point_key, update.shape, update.dtype), jnp.ones((), update.dtype)
-        )
+        point = direction(jax.random.normal(point_key, update.shape, update.dtype))
         flip = jnp.where(point @ toward >= 0, 1.0, -1.0)
         radius = self.clip_norm * duchi_length(update.size, epsilon)
         return radius * end * side * flip * point

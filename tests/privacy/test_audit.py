@@ -189,15 +189,13 @@ def test_clip_in_another_norm_is_found_in_more_dimensions(key):
 # ---------------------------------------------------------------- honest mechanisms
 
 
-# Mechanisms with the share of epsilon that an attack on the release alone must show of it. Of
-# `private` it sees the direction; of a projection, drawn anew for each release, what comes through.
+# Mechanisms with the share of epsilon that an attack on the release alone must show. A projection,
+# drawn again for each release, hides most of it.
 HONEST = {
     "per_coordinate": (PerCoordinateLaplace(), 0.8),
     "l1_vector": (L1Laplace(), 0.8),
     "gaussian": (GaussianMechanism(delta=0.1), 0.6),  # a delta at which its loss shows
-    "lift": (PrivUnitG(), 0.8),
-    "fixed": (PrivUnitG(norm="fixed"), 0.8),
-    "private": (PrivUnitG(norm="private", norm_share=0.3), 0.5),
+    "priv_unit_g": (PrivUnitG(), 0.8),
     "duchi_l2": (DuchiL2(), 0.8),
     "projected": (Projected(inner=PrivUnitG(), dimension=8), 0.2),
 }
@@ -209,8 +207,7 @@ HONEST = {
         *((name, 2.0) for name in HONEST),
         ("per_coordinate", 0.3),
         ("l1_vector", 0.3),
-        ("lift", 0.5),
-        ("private", 0.5),
+        ("priv_unit_g", 0.5),
         ("l1_vector", 4.0),
         ("projected", 6.0),
     ],

@@ -40,8 +40,6 @@ PROJECTED = [
 ]
 NOISY = [
     *(cls() for cls in MECHANISMS if cls is not NoPrivacy),
-    PrivUnitG(norm="fixed"),
-    PrivUnitG(norm="private", norm_share=0.3),
     *PROJECTED,
 ]
 every = pytest.mark.parametrize("mechanism", NOISY, ids=lambda m: f"{m.name}-{NOISY.index(m)}")
@@ -197,8 +195,6 @@ def test_a_projection_refuses_a_mechanism_that_is_not_for_whole_updates(inner):
     ("changes", "words"),
     [
         ({"privacy": GaussianMechanism(delta=0.0)}, "privacy.delta = 0.0"),
-        ({"privacy": PrivUnitG(norm="l2")}, "must be one of lift, fixed, private"),
-        ({"privacy": PrivUnitG(norm_share=1.0)}, "privacy.norm_share = 1.0"),
         ({"privacy": Projected(dimension=1)}, "privacy.dimension = 1"),
         ({"privacy": Projected(inner=DuchiL2(clip_norm=0.0))}, "privacy.inner.clip_norm = 0.0"),
     ],

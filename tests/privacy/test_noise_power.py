@@ -27,8 +27,6 @@ MECHANISMS = [
     L1Laplace(clip_norm=0.7),
     GaussianMechanism(clip_norm=0.7),
     PrivUnitG(clip_norm=0.7),
-    PrivUnitG(clip_norm=0.7, norm="fixed"),
-    PrivUnitG(clip_norm=0.7, norm="private", norm_share=0.3),
     DuchiL2(clip_norm=0.7),
     Projected(inner=GaussianMechanism(clip_norm=0.7), dimension=8),
     Projected(inner=PrivUnitG(clip_norm=0.7), dimension=8),

@@ -19,7 +19,6 @@ from pause_jax.privacy import (
     NoPrivacy,
     PerCoordinateLaplace,
     Power,
-    PrivUnitG,
     Table,
     Uniform,
 )
@@ -206,7 +205,7 @@ def test_open_ended_schedules_never_stop(budget):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "mechanism",
-    [*(each() for each in MECHANISMS if each.unit != "none"), PrivUnitG(norm="private")],
+    [each() for each in MECHANISMS if each.unit != "none"],
     ids=lambda mechanism: mechanism.name,
 )
 def test_what_is_released_at_the_least_epsilon_is_finite_noise(mechanism):
