@@ -1,8 +1,4 @@
-"""Interface of a selection policy.
-
-A policy consists of three pure functions for a single run, and an optional query to clients. The
-config builds them during tracing, when its numeric fields may be traced values.
-"""
+"""Interface of a selection policy: pure functions that a config builds during tracing."""
 
 from __future__ import annotations
 

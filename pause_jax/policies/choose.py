@@ -74,15 +74,13 @@ def inclusion_probabilities(
 
 
 def dep_round(probability: Float[Array, " K"], num_selected: int, key: Array) -> Int[Array, " m"]:
-    """Draw a cohort of fixed size with exact inclusion probabilities.
+    """Draw a cohort with exact inclusion probabilities, which sum to an integer n <= m.
 
-    Probabilities are at most 1 and sum to an integer n <= m. The n drawn clients come first, in
-    random order, and other clients fill the remaining places.
+    The n drawn clients come first, in random order, and other clients fill the remaining places.
 
-    In DepRound (Gandhi et al. 2006), two clients trade probability until one of them has 0 or 1. A
-    trade preserves the sum and both expected values. Here, a random tournament of log2 K levels
-    pairs the clients, which needs neither a loop over clients nor a long sum, whose rounding would
-    distort the probabilities (as in systematic sampling).
+    In DepRound (Gandhi et al. 2006), two clients trade probability until one of them has 0 or 1,
+    which preserves the sum and both expected values. Here, a random tournament of log2 K levels
+    pairs the clients. It needs no long sum, whose rounding would distort the probabilities.
     """
     num_clients = len(probability)
     order_key, trade_key = jax.random.split(key)

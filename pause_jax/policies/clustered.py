@@ -32,12 +32,9 @@ class ClusteredSimilarity(PolicyConfig):
     """Clustered sampling based on similarity, with one draw from each of m distributions.
 
     The distributions are built every round from clusters of clients with similar updates, using
-    Ward's method (SciPy, on the host). A client's update is the last one that the server received,
-    clipped and noised, or zero before the first one. Client selection therefore has no additional
-    privacy cost. Without learning, the policy falls back to ``clustered_size``.
-
-    Attributes:
-      distance: ``arccos`` (angle between updates, 0 if either update is zero), ``l2`` or ``l1``.
+    Ward's method (SciPy, on the host) and the angles between updates. A client's update is the last
+    one that the server received, clipped and noised, or zero before the first one. Without
+    learning, the policy falls back to ``clustered_size``.
     """
 
     name: ClassVar[str] = "clustered_similarity"
@@ -48,25 +45,19 @@ class ClusteredSimilarity(PolicyConfig):
     reference: ClassVar[str] = "Fraboni et al. 2021, Alg. 2"
     alone: ClassVar[bool] = True
 
-    distance: str = static(default="arccos", choices=("arccos", "l2", "l1"))
-
     def build(self, context: Context) -> Policy:
         num_clients, m = context.num_clients, context.num_selected
         if context.update_size == 0:
             return ClusteredSize().build(context)
-        measure = {"arccos": arccos, "l2": euclidean, "l1": manhattan}[self.distance]
         rows_like = jax.ShapeDtypeStruct((m, num_clients), jnp.float32)
 
-        def distributions(
-            distance: NDArray[Any], size: NDArray[Any], order: NDArray[Any]
-        ) -> NDArray[np.float32]:
+        def distributions(distance: Any, size: Any, order: Any) -> NDArray[np.float32]:
             return similarity_distributions(distance, size, order, m).astype(np.float32)
 
         def select(key: Array, updates: Array, round: Array, available: Array) -> Selected:
             order_key, draw_key = jax.random.split(key)
             order = jax.random.permutation(order_key, num_clients)
-            distance = measure(updates)
-            rows = call_on_host(distributions, rows_like, distance, context.data_size, order)
+            rows = call_on_host(distributions, rows_like, arccos(updates), context.data_size, order)
             return draw_from_rows(draw_key, rows, available, context), no_info()
 
         def update(updates: Array, selection: Selection, observation: Observation) -> Array:
@@ -88,22 +79,20 @@ class HicsFl(PolicyConfig):
     """Sampling of clusters and of clients within them, with a preference for balanced labels.
 
     The entropy h of softmax(v / T) indicates how balanced a client's labels are, where v is the
-    client's update of the output layer. Ward's method (SciPy, on the host) clusters clients by the
-    angle between their output-layer updates plus lambda ``|h_i - h_j|``. Each of m draws selects a
-    cluster that has undrawn clients, with probability proportional to exp(gamma (1 - t / T_max) h)
-    for the mean h of the cluster after t of T_max rounds, and then one of its undrawn clients
-    uniformly. Aggregation weights are equal. Clients without an update come first, in random order.
-    Updates are clipped and noised, as the server received them, and client selection therefore has
-    no additional privacy cost. Without learning, the policy falls back to ``random``.
-
-    Unlike the authors' code, this policy does not switch to clustered sampling when h varies a lot.
+    client's update of the output layer's bias. Ward's method (SciPy, on the host) clusters clients
+    by the angle between their output-layer updates plus lambda ``|h_i - h_j|``. Each of m draws
+    selects a cluster that has undrawn clients, with probability proportional to exp(gamma
+    (1 - t / T_max) h) for the mean h of the cluster after t of T_max rounds, and then one of its
+    undrawn clients uniformly. Aggregation weights are equal. Clients without an update come first,
+    in random order. Updates are clipped and noised, as the server received them. Unlike the
+    authors' code, this policy does not switch to clustered sampling when h varies a lot. Without
+    learning, it falls back to ``random``.
 
     Attributes:
       clusters: M, maximum number of clusters; the cohort size if omitted.
       temperature: T, temperature of the softmax.
       entropy_weight: lambda, weight of the entropy difference in the distance.
       annealing: gamma, strength of the preference for high entropy in round 1.
-      signal: part of the output layer used as v, ``bias`` or ``weights`` (averaged over inputs).
     """
 
     name: ClassVar[str] = "hics_fl"
@@ -119,7 +108,6 @@ class HicsFl(PolicyConfig):
     temperature: float = number(default=0.001, above=0)
     entropy_weight: float = number(default=10.0, at_least=0)
     annealing: float = number(default=4.0, at_least=0)
-    signal: str = static(default="bias", choices=("bias", "weights"))
 
     def build(self, context: Context) -> Policy:
         num_clients, m = context.num_clients, context.num_selected
@@ -133,9 +121,7 @@ class HicsFl(PolicyConfig):
             )
         number = m if self.clusters is None else self.clusters
         like = jax.ShapeDtypeStruct((num_clients,), jnp.int32)
-
-        def init() -> HicsState:
-            return HicsState(jnp.zeros((num_clients, *places.shape)), jnp.zeros(num_clients, bool))
+        start = HicsState(jnp.zeros((num_clients, *places.shape)), jnp.zeros(num_clients, bool))
 
         def select(key: Array, state: HicsState, round: Array, available: Array) -> Selected:
             draw_key, tie_key = jax.random.split(key)
@@ -157,12 +143,11 @@ class HicsFl(PolicyConfig):
                 seen=store_active(state.seen, clients, received, received),
             )
 
-        return Policy(init, select, update)
+        return Policy(lambda: start, select, update)
 
     def entropies(self, layer: Array) -> Array:
         """Return the entropies h, float [K], of output layers [K, C, 1 + H]; 0 if not finite."""
-        shown = layer[..., 0] if self.signal == "bias" else jnp.mean(layer[..., 1:], axis=-1)
-        log_share = jax.nn.log_softmax(shown / self.temperature)
+        log_share = jax.nn.log_softmax(layer[..., 0] / self.temperature)
         h = -jnp.sum(jnp.exp(log_share) * log_share, axis=-1)
         return jnp.nan_to_num(h, posinf=0.0, neginf=0.0)
 
@@ -175,27 +160,17 @@ def arccos(updates: Array) -> Array:
     return jnp.where(scale > 0, jnp.arccos(jnp.clip(cosine, -1.0, 1.0)), 0.0)
 
 
-def euclidean(updates: Array) -> Array:
-    """Return the pairwise Euclidean distances of updates [K, d], float [K, K]."""
-    return lax.map(lambda one: jnp.linalg.norm(updates - one[None, :], axis=1), updates)
-
-
-def manhattan(updates: Array) -> Array:
-    """Return the pairwise L1 distances of updates [K, d], float [K, K]."""
-    return lax.map(lambda one: jnp.sum(jnp.abs(updates - one[None, :]), axis=1), updates)
-
-
 def similarity_distributions(
     distance: NDArray[np.floating],
     data_size: NDArray[np.floating],
     order: NDArray[np.integer],
     num_selected: int,
 ) -> NDArray[np.float64]:
-    """Return the m distributions of Algorithm 2, float [m, K].
+    """Return the m distributions of Algorithm 2, float [m, K], from distances [K, K].
 
-    A client with n_i samples has mass m n_i, and each of m bins has capacity sum(n). The clients
-    therefore fill the bins exactly, and a bin divided by its capacity is a distribution. Each row
-    sums to one and column i to m n_i / sum(n) = m p_i, which makes the draws unbiased.
+    A client with n_i samples has mass m n_i, and each of m bins has capacity sum(n). A bin divided
+    by its capacity is a distribution. Each row sums to one and column i to m n_i / sum(n) = m p_i,
+    which makes the draws unbiased. The permutation ``order`` breaks ties.
 
     1. A client with at least 1/m of the data first fills one or more entire bins. (The authors'
        code omits this step and is biased for these clients.)
@@ -203,15 +178,14 @@ def similarity_distributions(
        as the open bins. The largest clusters seed one open bin each, in descending order.
     3. The clients of the other clusters, smallest cluster first, are poured into the open bins one
        after the other. Mass that exceeds the capacity of a bin flows into the next bin.
-
-    Args:
-      distance: [K, K], symmetric; NaN counts as 0, and infinity as a large finite distance.
-      data_size: [K], integer-valued.
-      order: int [K], permutation that breaks ties and orders the clients of a cluster.
-      num_selected: m, number of distributions.
     """
     capacity = float(np.sum(data_size))
-    own, mass = _own_bins(num_selected * data_size.astype(np.float64), capacity)
+    mass = num_selected * data_size.astype(np.float64)
+    number = (mass // capacity).astype(np.int64)
+    # Bins that are filled by a single client, [n, K], and the remaining masses, [K].
+    owner = np.repeat(np.arange(len(mass)), number)
+    own = capacity * (owner[:, None] == np.arange(len(mass))[None, :])
+    mass -= number * capacity
     num_open = num_selected - len(own)
     if num_open == 0:
         return own / capacity
@@ -224,16 +198,6 @@ def similarity_distributions(
     seeded = np.where(cluster[None, :] == np.array(seeds)[:, None], mass[None, :], 0.0)
     in_turn = np.concatenate([order[:0], *(order[cluster[order] == c] for c in others)])
     return np.concatenate([own, _pour(seeded, mass, in_turn, capacity)]) / capacity
-
-
-def _own_bins(
-    mass: NDArray[np.float64], capacity: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the bins that are filled by a single client, [n, K], and the remaining masses, [K]."""
-    number = (mass // capacity).astype(np.int64)
-    client = np.repeat(np.arange(len(mass)), number)
-    bins = capacity * (client[:, None] == np.arange(len(mass))[None, :])
-    return bins, mass - number * capacity
 
 
 def _pour(
@@ -287,7 +251,10 @@ PIECE_BYTES = 64 * 1024
 
 def call_on_host(function: Callable[..., Any], like: jax.ShapeDtypeStruct, *given: Array) -> Array:
     """Call a pure NumPy function on the host, copying its arguments in pieces to avoid deadlock."""
-    pieces = [_split(array) for array in given]
+    pieces = []
+    for array in given:
+        length = PIECE_BYTES // array.dtype.itemsize
+        pieces.append(jnp.split(array.ravel(), list(range(length, array.size, length))))
     counts, shapes = [len(each) for each in pieces], [array.shape for array in given]
 
     def on_host(*flat: Array) -> Any:
@@ -298,11 +265,6 @@ def call_on_host(function: Callable[..., Any], like: jax.ShapeDtypeStruct, *give
 
     flat = [piece for each in pieces for piece in each]
     return jax.pure_callback(on_host, like, *flat, vmap_method="sequential")
-
-
-def _split(array: Array) -> list[Array]:
-    length = PIECE_BYTES // array.dtype.itemsize
-    return jnp.split(array.ravel(), list(range(length, array.size, length)))
 
 
 def ward_labels(distance: NDArray[np.floating], number: int) -> NDArray[np.int32]:

@@ -13,10 +13,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from pause_jax.bandit.protocol import Observation, Selection, no_info, store_active
-from pause_jax.base.struct import static
 from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.baselines import Random
-from pause_jax.policies.choose import by_data_size, mask_of, top_clients
+from pause_jax.policies.choose import mask_of, top_clients
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -34,37 +33,29 @@ class DivFl(PolicyConfig):
     """Greedy minimisation of sum_k min_{i in S} ``|g_k - g_i|`` over cohorts S (facility location).
 
     g_k is the last update that the server received from client k, clipped and noised. Only chosen
-    clients renew it (the paper's variant without overhead), and client selection therefore has no
-    additional privacy cost. Clients without an update come first, in random order. (In the first
-    round, the authors' code collects the gradients of all clients without counting the cost.)
-    Without learning, the policy falls back to ``random``.
-
-    Attributes:
-      weighting: ``neighbours`` for weights proportional to the number of clients represented by
-        each chosen client, or ``data`` for data sizes, as in the authors' code.
+    clients renew it (the paper's variant without overhead). Clients without an update come first,
+    in random order. (In the first round, the authors' code collects the gradients of all clients
+    without counting the cost.) Without learning, the policy falls back to ``random``.
+    A client's weight is proportional to the number of clients that it represents. (The authors'
+    code weights by data size.)
     """
 
     name: ClassVar[str] = "divfl"
     summary: ClassVar[str] = "a diverse cohort, by facility location on the updates"
     reads: ClassVar[tuple[str, ...]] = ("update",)
     observes: ClassVar[str] = "noised updates"
-    assumes: ClassVar[str] = "data sizes if weighted by data"
     reference: ClassVar[str] = "Balakrishnan et al. 2022"
     alone: ClassVar[bool] = True
-
-    weighting: str = static(default="neighbours", choices=("neighbours", "data"))
 
     def build(self, context: Context) -> Policy:
         num_clients, m = context.num_clients, context.num_selected
         if context.update_size == 0:
             return Random().build(context)
-
-        def init() -> DivFlState:
-            return DivFlState(
-                updates=jnp.zeros((num_clients, context.update_size)),
-                distance=jnp.zeros((num_clients, num_clients)),
-                seen=jnp.zeros(num_clients, bool),
-            )
+        start = DivFlState(
+            updates=jnp.zeros((num_clients, context.update_size)),
+            distance=jnp.zeros((num_clients, num_clients)),
+            seen=jnp.zeros(num_clients, bool),
+        )
 
         def select(key: Array, state: DivFlState, round: Array, available: Array) -> Selected:
             sweep_key, order_key, fill_key = jax.random.split(key, 3)
@@ -74,8 +65,6 @@ class DivFl(PolicyConfig):
             order = jax.random.permutation(order_key, num_clients)
             rank = greedy(state.distance, state.seen, available & state.seen, m, order)
             clients = top_clients(jnp.where(swept, jnp.inf, rank), available, m, fill_key)
-            if self.weighting == "data":
-                return by_data_size(clients, available, context), no_info()
             active = available[clients]
             shares = neighbours(state.distance, state.seen, clients, active)
             return Selection(clients, shares), no_info()
@@ -93,7 +82,7 @@ class DivFl(PolicyConfig):
             seen = store_active(state.seen, clients, received, received)
             return DivFlState(updates, distance, seen)
 
-        return Policy(init, select, update)
+        return Policy(lambda: start, select, update)
 
 
 # Large distance, whose sum over all clients is still finite in float32.

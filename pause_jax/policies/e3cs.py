@@ -48,7 +48,6 @@ class E3cs(PolicyConfig):
     name: ClassVar[str] = "e3cs"
     summary: ClassVar[str] = "exponential weights on who returns its update, with a floor"
     observes: ClassVar[str] = "whose update arrived, who was available"
-    assumes: ClassVar[str] = "nothing"
     reference: ClassVar[str] = "Huang et al. 2022"
     needs_rounds: ClassVar[str] = "weighs an answer by its probability in the round's draw"
 
@@ -58,9 +57,7 @@ class E3cs(PolicyConfig):
 
     def build(self, context: Context) -> Policy:
         num_clients, m = context.num_clients, context.num_selected
-
-        def init() -> E3csState:
-            return E3csState(jnp.zeros((), jnp.int32), jnp.zeros(num_clients))
+        start = E3csState(jnp.zeros((), jnp.int32), jnp.zeros(num_clients))
 
         def probabilities(state: E3csState, round: Array, available: Array) -> Array:
             quota = self._quota(round, context.num_rounds)
@@ -82,7 +79,7 @@ class E3cs(PolicyConfig):
             gain = jnp.where(learns, step / jnp.where(learns, probability, 1.0), 0.0)
             return E3csState(round, state.log_weight.at[clients].add(gain))
 
-        return Policy(init, select, update)
+        return Policy(lambda: start, select, update)
 
     def _quota(self, round: Array, num_rounds: Array | int) -> Array:
         """Return the quota of round t >= 1, a scalar."""

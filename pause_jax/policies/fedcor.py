@@ -42,15 +42,12 @@ class FedCor(PolicyConfig):
     """Greedy selection under a Gaussian process model of the clients' loss changes.
 
     Loss changes have the covariance Sigma = X^T X + 0.01^2 I. X [F, K] is fitted by maximum
-    likelihood to the loss changes in rounds with random cohorts, which are the first ``warmup``
-    rounds and then every ``interval``-th round. All available clients report losses before and
-    after these rounds, which takes time and reveals data. In other rounds, m clients are chosen one
-    by one, each maximising alpha^c_k sum_i p_i Sigma_ik / sqrt(Sigma_kk) with Sigma conditioned on
-    earlier choices. p_i is client i's share of the data, and c_k counts the greedy choices of
-    client k since the last fit. Aggregation weights are equal.
-
-    The later random cohorts take whole rounds, whereas the authors' code trains them in addition to
-    the chosen cohorts at no cost. X has the same random initial value in every run.
+    likelihood to the loss changes in rounds with random cohorts: the first ``warmup`` rounds and
+    then every ``interval``-th round. (The authors' code trains the later random cohorts in addition
+    to the chosen ones, at no cost.) All available clients report losses before and after these
+    rounds. In other rounds, m clients are chosen one by one, each maximising alpha^c_k sum_i p_i
+    Sigma_ik / sqrt(Sigma_kk) with Sigma conditioned on earlier choices. p_i is client i's share of
+    the data, and c_k counts the greedy choices of client k since the last fit. Weights are equal.
 
     Attributes:
       warmup: number of initial rounds with random cohorts.
@@ -87,6 +84,17 @@ class FedCor(PolicyConfig):
         num_clients, m = context.num_clients, context.num_selected
         everyone, uniform = jnp.arange(num_clients, dtype=jnp.int32), jnp.ones(num_clients)
         share = context.data_size / jnp.sum(context.data_size)
+        shape = (self.features, num_clients)
+        start = FedCorState(
+            round=jnp.zeros((), jnp.int32),
+            loss=jnp.zeros(num_clients),
+            answered=jnp.zeros(num_clients, bool),
+            change=jnp.zeros((self.window + 1, num_clients)),
+            observed=jnp.zeros((self.window + 1, num_clients), bool),
+            when=jnp.zeros(self.window + 1, jnp.int32),
+            embedding=jax.random.normal(jax.random.key(0), shape) * self.features**-0.5,
+            taken=jnp.zeros(num_clients),
+        )
 
         def ask(key: Array, state: FedCorState, round: Array, available: Array) -> Any:
             asks = self._explores(round) | self._explores(round - 1)
@@ -132,22 +140,7 @@ class FedCor(PolicyConfig):
 
         part = self.query_share * context.data_size / context.local_samples
         query = Query(ask, receive, "loss", None, lambda latency: part * latency)
-        return Policy(lambda: self._start(num_clients), select, update, query)
-
-    def _start(self, num_clients: int) -> FedCorState:
-        """Return the state before round 1."""
-        rows = (self.window + 1, num_clients)
-        shape = (self.features, num_clients)
-        return FedCorState(
-            round=jnp.zeros((), jnp.int32),
-            loss=jnp.zeros(num_clients),
-            answered=jnp.zeros(num_clients, bool),
-            change=jnp.zeros(rows),
-            observed=jnp.zeros(rows, bool),
-            when=jnp.zeros(self.window + 1, jnp.int32),
-            embedding=jax.random.normal(jax.random.key(0), shape) * self.features**-0.5,
-            taken=jnp.zeros(num_clients),
-        )
+        return Policy(lambda: start, select, update, query)
 
     def _explores(self, round: Array) -> Array:
         """Return whether the cohort of round t is random; False for round 0."""

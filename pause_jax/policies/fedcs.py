@@ -40,9 +40,8 @@ class FedCs(PolicyConfig):
 
     Attributes:
       candidates: number of clients asked per round, m to K; min(2 m, K) if omitted.
-      deadline: T_round, seconds.
+      deadline: T_round, seconds, minus those for selection, aggregation and multicast.
       upload_share: share of a client's latency that the upload takes.
-      overhead: T_cs + T_agg + T^d, seconds per round for selection, aggregation and multicast.
       query_seconds: duration of the resource request in seconds per round.
     """
 
@@ -56,7 +55,6 @@ class FedCs(PolicyConfig):
     candidates: int | None = static(default=None, at_least=1, optional=True, kind=int)
     deadline: float = number(default=1.0, above=0)
     upload_share: float = number(default=0.2, at_least=0, at_most=1)
-    overhead: float = number(default=0.0, at_least=0)
     query_seconds: float = number(default=0.01, at_least=0)
 
     def check(self, path: str, sizes: Sizes) -> None:
@@ -79,9 +77,7 @@ class FedCs(PolicyConfig):
         def select(key: Array, asked: Array, round: Array, available: Array) -> Selected:
             # The random order breaks ties.
             order = draw_clients(jnp.ones(num_clients), asked, count, key)
-            accepted = greedy(
-                compute[order], upload[order], asked[order], m, self.deadline - self.overhead
-            )
+            accepted = greedy(compute[order], upload[order], asked[order], m, self.deadline)
             accepted_first = order[jnp.argsort(~accepted, stable=True)]
             chosen = mask_of(order, accepted, num_clients)
             return by_data_size(accepted_first[:m], chosen, context), no_info()
@@ -102,8 +98,7 @@ def greedy(
     Clients compute in parallel from the start and upload one after another. If the accepted clients
     finish after Theta seconds, a candidate adds ``upload`` + max(0, ``compute`` - Theta) seconds.
     Each step examines the candidate that adds least, accepts it if the round still ends before the
-    deadline, and drops it otherwise. The multicast time T^d does not depend on the set and is part
-    of ``FedCs.overhead``.
+    deadline, and drops it otherwise.
     """
 
     def look_at_next(_: int, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:

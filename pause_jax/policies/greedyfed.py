@@ -39,21 +39,17 @@ class GreedyFed(PolicyConfig):
     """Selection of the m clients with the largest average Shapley values.
 
     The value of a coalition in a cohort is the negative validation loss of the model that averages
-    only the coalition's updates. The updates are clipped and noised, as the server received them,
-    and client selection therefore has no additional privacy cost. Shapley values are means over
-    permutations of the cohort in which each client comes first equally often. The order of the
-    others is random in each round, but the same in every run. Clients without a received update
-    come first, in random order. The policy needs ``learning.validation`` samples. Without learning,
-    it falls back to ``random``.
-
-    Unlike the authors' code, this policy has no convergence test for stopping early.
+    only the coalition's updates, clipped and noised. Shapley values are means over permutations of
+    the cohort in which each client comes first equally often. The order of the others is random in
+    each round, but the same in every run. Unlike in the authors' code, there is no convergence
+    test for stopping early. Clients without a received update come first, in random order. The
+    policy needs ``learning.validation`` samples. Without learning, it falls back to ``random``.
 
     Attributes:
       sweeps: number of permutations in which each client of the cohort comes first.
       tolerance: once the value of a coalition is this close to the value of the cohort, the
         remaining clients of the permutation add 0. If the whole cohort changes the loss by less,
         all Shapley values of the round are 0.
-      memory: weight of the old average when a new value is added; None for the arithmetic mean.
     """
 
     name: ClassVar[str] = "greedyfed"
@@ -66,7 +62,6 @@ class GreedyFed(PolicyConfig):
 
     sweeps: int = static(default=2, at_least=1)
     tolerance: float = number(default=1e-4, at_least=0)
-    memory: float | None = number(default=None, at_least=0, at_most=1, optional=True)
 
     def build(self, context: Context) -> Policy:
         num_clients, m = context.num_clients, context.num_selected
@@ -77,10 +72,9 @@ class GreedyFed(PolicyConfig):
                 f"policy = {self.name}: the server has no validation samples. Set "
                 "learning.validation, say to 100: so many of the test set are then not scored."
             )
-
-        def init() -> GreedyState:
-            nothing = jnp.zeros(num_clients, jnp.int32)
-            return GreedyState(jnp.zeros((), jnp.int32), jnp.zeros(num_clients), nothing)
+        start = GreedyState(
+            jnp.zeros((), jnp.int32), jnp.zeros(num_clients), jnp.zeros(num_clients, jnp.int32)
+        )
 
         def select(key: Array, state: GreedyState, round: Array, available: Array) -> Selected:
             rank = jnp.where(state.times > 0, state.value, jnp.inf)
@@ -100,7 +94,7 @@ class GreedyFed(PolicyConfig):
                 self.tolerance,
             )
             count, old = state.times[clients] + 1, state.value[clients]
-            kept = 1 - 1 / count if self.memory is None else self.memory
+            kept = 1 - 1 / count
             new = jnp.where(count == 1, worth, kept * old + (1 - kept) * worth)
             return GreedyState(
                 round=state.round + 1,
@@ -108,7 +102,7 @@ class GreedyFed(PolicyConfig):
                 times=store_active(state.times, clients, count, received),
             )
 
-        return Policy(init, select, update)
+        return Policy(lambda: start, select, update)
 
 
 def coalition_value(

@@ -28,10 +28,9 @@ class Index(NamedTuple):
 
     init: Callable[[], Any]
     value: Callable[[Array, Any, Array], Array]  # (key, state, round) -> float [K]
-    update: Callable[[Any, Array, Array, Array], Any]  # (state, clients, speed, active) -> state
+    # (state, Selection, speed [m], Observation) -> state
+    update: Callable[[Any, Selection, Array, Observation], Any]
     counts: Callable[[Any], Array]  # state -> int [K], numbers of participations
-    # (state, Selection, Observation) -> state, replaces ``update`` for rules that read more.
-    observe: Callable[[Any, Any, Any], Any] | None = None
 
 
 class IndexRule(Config):
@@ -44,11 +43,14 @@ class IndexRule(Config):
 
 def from_stats(context: Context, value: Callable[[Array, ClientStats, Array], Array]) -> Index:
     """Build an index whose state is :class:`ClientStats`."""
+
+    def update(
+        stats: ClientStats, selection: Selection, speed: Array, observation: Observation
+    ) -> ClientStats:
+        return update_stats(stats, selection.clients, speed, selection.active)
+
     return Index(
-        init=lambda: empty_stats(context.num_clients),
-        value=value,
-        update=update_stats,
-        counts=lambda stats: stats.counts,
+        lambda: empty_stats(context.num_clients), value, update, lambda stats: stats.counts
     )
 
 
@@ -131,7 +133,10 @@ class UcbV(IndexRule):
             bound = mean + jnp.sqrt(2 * variance * level) + 3 * level
             return jnp.where(counts > 0, bound, jnp.inf)
 
-        def update(state: Moments, clients: Array, speed: Array, active: Array) -> Moments:
+        def update(
+            state: Moments, selection: Selection, speed: Array, observation: Observation
+        ) -> Moments:
+            clients, active = selection.clients, selection.active
             squares = ClientStats(state.stats.counts, state.mean_square)
             squares = update_stats(squares, clients, jnp.square(speed), active)
             return Moments(update_stats(state.stats, clients, speed, active), squares.mean_speed)
@@ -196,13 +201,14 @@ class DiscountedUcb(IndexRule):
             # A completely forgotten client counts as untried.
             return jnp.where(state.weight > 0, mean + self.exploration * spread, jnp.inf)
 
-        def update(state: Discounted, clients: Array, speed: Array, active: Array) -> Discounted:
-            took_part = jnp.broadcast_to(active, clients.shape)
-            seen = took_part.astype(speed.dtype)
+        def update(
+            state: Discounted, selection: Selection, speed: Array, observation: Observation
+        ) -> Discounted:
+            clients, active = selection.clients, selection.active
             return Discounted(
-                state.counts.at[clients].add(took_part.astype(state.counts.dtype)),
-                (self.discount * state.weight).at[clients].add(seen),
-                (self.discount * state.total).at[clients].add(jnp.where(took_part, speed, 0.0)),
+                state.counts.at[clients].add(active.astype(state.counts.dtype)),
+                (self.discount * state.weight).at[clients].add(active.astype(speed.dtype)),
+                (self.discount * state.total).at[clients].add(jnp.where(active, speed, 0.0)),
                 self.discount * state.rounds + 1,
             )
 
@@ -221,10 +227,8 @@ class UsefulRate(IndexRule):
     """Index with the rate of useful updates instead of the mean speed, for overlapping rounds.
 
     The index is zeta * (useful updates) / (seconds / tau_min) plus the bonus of PAUSE (13). An
-    update counts as (1 + staleness)^-a, or as 0 if it is lost or too old to be averaged. By the
-    renewal theorem, the ratio converges to tau_min times the number of useful updates per second
-    from a slot that only this client uses. With constant latencies and without staleness, it is the
-    mean speed. If several clients start together, the lowest index counts.
+    update counts as (1 + staleness)^-a, or as 0 if it is lost or too old to be averaged. With
+    constant latencies and without staleness, the ratio is the mean speed.
 
     Attributes:
       speed_weight: zeta, weight of the rate.
@@ -245,26 +249,22 @@ class UsefulRate(IndexRule):
             stats = ClientStats(state.counts, rate)
             return ucb_index(stats, round, context.num_selected, speed_weight=self.speed_weight)
 
-        def add(state: Rates, clients: Array, speed: Array, active: Array, worth: Array) -> Rates:
+        def update(
+            state: Rates, selection: Selection, speed: Array, observation: Observation
+        ) -> Rates:
+            clients, active = selection.clients, selection.active
+            fresh = (1.0 + jnp.asarray(observation.staleness, speed.dtype)) ** -self.discount
+            worth = jnp.where(observation.received, fresh, 0.0)
             return Rates(
                 state.counts.at[clients].add(active.astype(state.counts.dtype)),
                 state.useful.at[clients].add(jnp.where(active, worth, 0.0)),
                 state.taken.at[clients].add(jnp.where(active, 1.0 / speed, 0.0)),
             )
 
-        def update(state: Rates, clients: Array, speed: Array, active: Array) -> Rates:
-            return add(state, clients, speed, active, jnp.ones_like(speed))
-
-        def observe(state: Rates, selection: Selection, observation: Observation) -> Rates:
-            speed = context.min_latency / observation.latency
-            fresh = (1.0 + jnp.asarray(observation.staleness, speed.dtype)) ** -self.discount
-            worth = jnp.where(observation.received, fresh, 0.0)
-            return add(state, selection.clients, speed, selection.active, worth)
-
         def init() -> Rates:
             return Rates(empty_stats(context.num_clients).counts, zeros, zeros)
 
-        return Index(init, value, update, lambda state: state.counts, observe)
+        return Index(init, value, update, lambda state: state.counts)
 
 
 INDEX_RULES = (Ucb, KlUcb, UcbV, Thompson, DiscountedUcb, UsefulRate)

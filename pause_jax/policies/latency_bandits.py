@@ -63,8 +63,7 @@ class QueueState(NamedTuple):
     """State of CS-UCB-Q."""
 
     stats: ClientStats  # counts and mean rewards
-    queue: Float[Array, " K"]  # D_k at the last selection
-    chosen: Float[Array, " K"]  # b_k, participation in the last round, 0 or 1
+    queue: Float[Array, " K"]  # D_k at the next selection
 
 
 class CsUcbQ(PolicyConfig):
@@ -93,16 +92,12 @@ class CsUcbQ(PolicyConfig):
     def build(self, context: Context) -> Policy:
         size = context.data_size
         target = self.fairness * context.num_selected * size / jnp.sum(size)
-
-        def init() -> QueueState:
-            zero = jnp.zeros(context.num_clients)
-            return QueueState(empty_stats(context.num_clients), zero, zero)
+        start = QueueState(empty_stats(context.num_clients), target)
 
         def select(key: Array, state: QueueState, round: Array, available: Array) -> Selected:
             # With m = 1, the bonus is sqrt(2 ln t / T_k). Untried clients get the bound 1.
             bound = jnp.minimum(ucb_index(state.stats, round, 1), 1.0)
-            queue = next_queue(state.queue, target, state.chosen)
-            score = (1 - self.queue_weight) * bound + self.queue_weight * queue
+            score = (1 - self.queue_weight) * bound + self.queue_weight * state.queue
             clients = top_clients(score, available, context.num_selected, key)
             return by_data_size(clients, available, context), no_info()
 
@@ -112,11 +107,10 @@ class CsUcbQ(PolicyConfig):
             chosen = mask_of(selection.clients, active, context.num_clients)
             return QueueState(
                 stats=update_stats(state.stats, selection.clients, reward, active),
-                queue=next_queue(state.queue, target, state.chosen),
-                chosen=chosen.astype(state.chosen.dtype),
+                queue=next_queue(state.queue, target, chosen.astype(state.queue.dtype)),
             )
 
-        return Policy(init, select, update)
+        return Policy(lambda: start, select, update)
 
 
 def _reward(latency: Array, max_latency: Array | float) -> Array:
@@ -156,7 +150,6 @@ class RbcsF(PolicyConfig):
     name: ClassVar[str] = "rbcs_f"
     summary: ClassVar[str] = "contextual bandit on latency and fairness queues"
     observes: ClassVar[str] = "latency, reported context"
-    assumes: ClassVar[str] = "nothing"
     reference: ClassVar[str] = "Huang et al. 2021"
     alone: ClassVar[bool] = True
 
@@ -170,17 +163,15 @@ class RbcsF(PolicyConfig):
         num_clients, m = context.num_clients, context.num_selected
         width = context.num_features + 1
         target = self.fairness * m / num_clients
-
-        def init() -> RbcsState:
-            eye = jnp.broadcast_to(jnp.eye(width), (num_clients, width, width))
-            return RbcsState(
-                context=jnp.zeros((num_clients, width)),
-                chosen=jnp.zeros(num_clients),
-                gram=self.ridge * eye,
-                inverse=eye / self.ridge,
-                moment=jnp.zeros((num_clients, width)),
-                queue=jnp.zeros(num_clients),
-            )
+        eye = jnp.broadcast_to(jnp.eye(width), (num_clients, width, width))
+        start = RbcsState(
+            context=jnp.zeros((num_clients, width)),
+            chosen=jnp.zeros(num_clients),
+            gram=self.ridge * eye,
+            inverse=eye / self.ridge,
+            moment=jnp.zeros((num_clients, width)),
+            queue=jnp.zeros(num_clients),
+        )
 
         def receive(state: RbcsState, clients: Array, asked: Array, answer: Answer) -> RbcsState:
             reported = jnp.concatenate([answer.features, state.chosen[:, None]], axis=1)
@@ -206,9 +197,8 @@ class RbcsF(PolicyConfig):
                 queue=next_queue(state.queue, target, chosen),
             )
 
-        return Policy(
-            init, select, update, resource_request(ask_everyone, receive, self.query_seconds)
-        )
+        query = resource_request(ask_everyone, receive, self.query_seconds)
+        return Policy(lambda: start, select, update, query)
 
 
 def optimistic_latency(state: RbcsState, exploration: Array | float) -> Array:
@@ -220,9 +210,8 @@ def optimistic_latency(state: RbcsState, exploration: Array | float) -> Array:
 
 
 def next_queue(queue: Array, target: Array | float, chosen: Array) -> Array:
-    """Return the virtual queues after one more round, max(queue + target - chosen, 0), float [K].
+    """Return the virtual queues after one more round, float [K].
 
-    Each round adds ``target`` to a queue, and a participation (``chosen`` = 1) removes 1. If the
-    queue stays bounded, its client takes part in at least a share ``target`` of the rounds.
+    If a queue stays bounded, its client takes part in at least a share ``target`` of the rounds.
     """
     return jnp.maximum(queue + target - chosen, 0.0)

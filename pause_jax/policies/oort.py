@@ -80,24 +80,33 @@ class Oort(PolicyConfig):
     def build(self, context: Context) -> Policy:
         num_clients, m = context.num_clients, context.num_selected
         prior = context.local_samples
-
-        def init() -> OortState:
-            return OortState(
-                round=jnp.zeros((), jnp.int32),
-                utility=jnp.zeros(num_clients),
-                duration=context.expected_latency.astype(jnp.float32),
-                last_round=jnp.zeros(num_clients, jnp.int32),
-                threshold=jnp.asarray(self.threshold, jnp.float32),
-                exploited=jnp.zeros(2 * self.pacer_step),
-            )
+        start = OortState(
+            round=jnp.zeros((), jnp.int32),
+            utility=jnp.zeros(num_clients),
+            duration=context.expected_latency.astype(jnp.float32),
+            last_round=jnp.zeros(num_clients, jnp.int32),
+            threshold=jnp.asarray(self.threshold, jnp.float32),
+            exploited=jnp.zeros(2 * self.pacer_step),
+        )
 
         def select(key: Array, state: OortState, round: Array, available: Array) -> Selected:
             exploit_key, window_key, explore_key, fill_key = jax.random.split(key, 4)
             seen, fresh = available & (state.last_round > 0), available & (state.last_round == 0)
             exploit_score, explore_score = self.scores(state, prior, round, available)
-            num_exploit, num_explore = self._numbers(round, m, jnp.sum(seen), jnp.sum(fresh))
-            exploited = self._exploit(exploit_key, exploit_score, seen, num_exploit)
-            explored = self._explore(window_key, explore_key, explore_score, fresh, num_explore)
+            # Rounding of the float32 product must not lose a client.
+            planned = jnp.floor(m * (1 - explored_share(self, round)) + 1e-4).astype(jnp.int32)
+            num_explore = jnp.minimum(jnp.sum(fresh), m - planned)
+            num_exploit = jnp.minimum(jnp.sum(seen), m - num_explore)
+            ranked = jnp.sort(jnp.where(seen, exploit_score, -jnp.inf), descending=True)
+            least = self.cutoff * ranked[jnp.maximum(num_exploit - 1, 0)]
+            pool = seen & (exploit_score >= least)
+            drawn = draw_clients(exploit_score, pool, num_clients, exploit_key)
+            exploited = first_of(drawn, num_exploit)
+            best = top_clients(explore_score, fresh, num_clients, window_key)
+            num_best = jnp.ceil(self.window * num_explore.astype(jnp.float32))
+            pool = fresh & first_of(best, num_best)
+            drawn = draw_clients(explore_score, pool, num_clients, explore_key)
+            explored = first_of(drawn, num_explore)
             # The best of the other clients fill the remaining places.
             score = jnp.where(seen, exploit_score, explore_score)
             rank = jnp.where(exploited | explored, jnp.inf, score)
@@ -122,35 +131,7 @@ class Oort(PolicyConfig):
                 exploited=history,
             )
 
-        return Policy(init, select, update)
-
-    def _numbers(
-        self, round: Array, m: int, num_seen: Array, num_fresh: Array
-    ) -> tuple[Array, Array]:
-        """Return the numbers of clients to exploit and to explore, int32, at most m in total.
-
-        For an explored share e, min(m - floor(m (1 - e)), ``num_fresh``) clients are explored.
-        """
-        share = explored_share(self, round)
-        # Rounding of the float32 product must not lose a client.
-        planned = jnp.floor(m * (1 - share) + 1e-4).astype(jnp.int32)
-        num_explore = jnp.minimum(num_fresh, m - planned)
-        return jnp.minimum(num_seen, m - num_explore), num_explore
-
-    def _exploit(self, key: Array, score: Array, seen: Array, number: Array) -> Array:
-        """Draw n clients, as a mask [K], with scores of at least ``cutoff`` times the n-th best."""
-        ranked = jnp.sort(jnp.where(seen, score, -jnp.inf), descending=True)
-        nth_best = ranked[jnp.maximum(number - 1, 0)]
-        pool = seen & (score >= self.cutoff * nth_best)
-        return first_of(draw_clients(score, pool, len(score), key), number)
-
-    def _explore(
-        self, window_key: Array, key: Array, score: Array, fresh: Array, number: Array
-    ) -> Array:
-        """Draw n clients, as a mask [K], from the ``window`` times n with the best scores."""
-        best = top_clients(score, fresh, len(score), window_key)
-        pool = fresh & first_of(best, jnp.ceil(self.window * number.astype(jnp.float32)))
-        return first_of(draw_clients(score, pool, len(score), key), number)
+        return Policy(lambda: start, select, update)
 
     def scores(
         self,
@@ -165,27 +146,19 @@ class Oort(PolicyConfig):
         ``prior`` is the number of samples that a client trains on. The available clients determine
         the clip and the scale.
         """
-        seen = state.last_round > 0
-        score = self._scaled(jnp.where(seen, state.utility, prior), available)
-        last = jnp.maximum(state.last_round, 1).astype(jnp.float32)
-        score += jnp.sqrt(0.1 * jnp.log(round.astype(jnp.float32)) / last)
-        penalty = self._penalties(state)
-        return jnp.nan_to_num(score) * penalty, prior * penalty
-
-    def _scaled(self, utility: Array, available: Array) -> Array:
-        """Return (min(U, quantile) - low) / (max - low), low = 0.999 min; NaN without any U > 0."""
+        utility = jnp.where(state.last_round > 0, state.utility, prior)
+        # The scaled utility is NaN if no available client has a positive utility.
         counted = jnp.where(available & (utility > 0), utility, jnp.nan)
         top = jnp.nanquantile(counted, self.clip)
         low = 0.999 * jnp.nanmin(counted)
-        spread = jnp.maximum(jnp.nanmax(counted) - low, 1e-4)
-        return (jnp.minimum(utility, top) - low) / spread
-
-    def _penalties(self, state: OortState) -> Array:
-        """Return factors [K], (T / t)^a for durations t above the percentile T and 1 for others."""
+        score = (jnp.minimum(utility, top) - low) / jnp.maximum(jnp.nanmax(counted) - low, 1e-4)
+        last = jnp.maximum(state.last_round, 1).astype(jnp.float32)
+        score += jnp.sqrt(0.1 * jnp.log(round.astype(jnp.float32)) / last)
         preferred = jnp.percentile(state.duration, jnp.minimum(state.threshold, 100.0))
         preferred = jnp.where(state.threshold >= 100, jnp.inf, preferred)
         slow = state.duration > preferred
-        return jnp.where(slow, (preferred / state.duration) ** self.penalty, 1.0)
+        penalty = jnp.where(slow, (preferred / state.duration) ** self.penalty, 1.0)
+        return jnp.nan_to_num(score) * penalty, prior * penalty
 
     def paced(self, threshold: Array, history: Float[Array, " rounds"], round: Array) -> Array:
         """Return the percentile after round R. Adjusted percentiles are between 5 and 100.
@@ -248,13 +221,11 @@ class Pisces(PolicyConfig):
 
     def build(self, context: Context) -> Policy:
         num_clients, m = context.num_clients, context.num_selected
-
-        def init() -> PiscesState:
-            return PiscesState(
-                utility=jnp.zeros(num_clients),
-                lag=jnp.zeros((num_clients, self.memory)),
-                reports=jnp.zeros(num_clients, jnp.int32),
-            )
+        start = PiscesState(
+            utility=jnp.zeros(num_clients),
+            lag=jnp.zeros((num_clients, self.memory)),
+            reports=jnp.zeros(num_clients, jnp.int32),
+        )
 
         def select(key: Array, state: PiscesState, round: Array, available: Array) -> Selected:
             number_key, explore_key, tie_key = jax.random.split(key, 3)
@@ -281,7 +252,7 @@ class Pisces(PolicyConfig):
                 reports=state.reports.at[clients].add(received.astype(jnp.int32)),
             )
 
-        return Policy(init, select, update)
+        return Policy(lambda: start, select, update)
 
     def scores(self, state: PiscesState) -> Array:
         """Return the non-negative scores of all clients, float [K]; 0 if the loss is not finite."""

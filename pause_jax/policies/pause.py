@@ -40,10 +40,8 @@ def maximiser(
         return by_data_size(clients, available, context), info
 
     def update(state: Any, selection: Selection, observation: Observation) -> Any:
-        if index.observe is not None:
-            return index.observe(state, selection, observation)
         speed = context.min_latency / observation.latency
-        return index.update(state, selection.clients, speed, selection.active)
+        return index.update(state, selection, speed, observation)
 
     return Policy(index.init, select, update)
 

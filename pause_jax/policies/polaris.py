@@ -66,10 +66,8 @@ class Polaris(PolicyConfig):
         num_clients, m = context.num_clients, context.num_selected
         # K p_k instead of p_k, because a common factor of a and b does not change q.
         share = num_clients * context.data_size / jnp.sum(context.data_size)
-
-        def init() -> PolarisState:
-            every = jnp.ones(num_clients)
-            return PolarisState(0.5 * every, 0.01 * every, jnp.zeros(num_clients, bool))
+        every = jnp.ones(num_clients)
+        start = PolarisState(0.5 * every, 0.01 * every, jnp.zeros(num_clients, bool))
 
         def select(key: Array, state: PolarisState, round: Array, available: Array) -> Selected:
             scaled = share**2 * state.bound
@@ -98,7 +96,7 @@ class Polaris(PolicyConfig):
                 explored=explored,
             )
 
-        return Policy(init, select, update)
+        return Policy(lambda: start, select, update)
 
 
 def optimal_chances(

@@ -46,8 +46,7 @@ class PowerOfChoice(PolicyConfig):
         data or on a mini-batch. ``stale`` (rpow-d) uses the mean loss of the last local training,
         without a query. Clients without a reported loss rank first.
       candidates: d, m <= d <= K; min(2 m, K) if omitted.
-      schedule: ``constant`` d, ``half`` for d in the first half of the run and then m, or
-        ``linear`` for a linear decrease from d to m (adapow-d).
+      schedule: ``constant`` d, or ``linear`` for a linear decrease from d to m (adapow-d).
       batch_size: size of the mini-batch for ``batch``.
       query_share: time to evaluate a sample as a share of the client's latency per training sample.
         The default counts a forward pass as 1/3 of training.
@@ -62,7 +61,7 @@ class PowerOfChoice(PolicyConfig):
 
     loss: str = static(default="full", choices=("full", "batch", "stale"))
     candidates: int | None = static(default=None, at_least=1, optional=True, kind=int)
-    schedule: str = static(default="constant", choices=("constant", "half", "linear"))
+    schedule: str = static(default="constant", choices=("constant", "linear"))
     batch_size: int = static(default=64, at_least=1)
     query_share: float = number(default=1 / 3, at_least=0)
 
@@ -76,17 +75,18 @@ class PowerOfChoice(PolicyConfig):
     def build(self, context: Context) -> Policy:
         num_clients, m = context.num_clients, context.num_selected
         most = num_candidates(self.candidates, context)
+        start = ChoiceState(jnp.full(num_clients, jnp.inf), jnp.zeros(num_clients, bool))
 
         def ask(
             key: Array, state: ChoiceState, round: Array, available: Array
         ) -> tuple[Array, Array]:
             clients = draw_clients(context.data_size, available, most, key)
-            wanted = self._wanted(round, m, most, context.num_rounds)
+            wanted = jnp.asarray(most)
+            if self.schedule == "linear":
+                past = (round - 1) / jnp.maximum(context.num_rounds - 1, 1)
+                wanted = jnp.round(most - past * (most - m)).astype(jnp.int32)
             # Clients are in the order of the draws, available ones first.
             return clients, available[clients] & (jnp.arange(most) < wanted)
-
-        def init() -> ChoiceState:
-            return ChoiceState(jnp.full(num_clients, jnp.inf), jnp.zeros(num_clients, bool))
 
         def receive(
             state: ChoiceState, clients: Array, asked: Array, answer: Answer
@@ -121,13 +121,4 @@ class PowerOfChoice(PolicyConfig):
                 samples = jnp.minimum(samples, batch_size)
             share = self.query_share * samples / context.local_samples
             query = Query(ask, receive, "loss", batch_size, lambda latency: share * latency)
-        return Policy(init, select, update, query)
-
-    def _wanted(self, round: Array, m: int, most: int, num_rounds: Array | int) -> Array:
-        """Return the number of candidates in a round, an int32 scalar between m and ``most``."""
-        past = {
-            "constant": jnp.zeros(()),
-            "half": (2 * round > num_rounds).astype(jnp.float32),
-            "linear": (round - 1) / jnp.maximum(num_rounds - 1, 1),
-        }[self.schedule]
-        return jnp.round(most - past * (most - m)).astype(jnp.int32)
+        return Policy(lambda: start, select, update, query)

@@ -1,10 +1,8 @@
 """Policies for heterogeneous budgets, where clients with smaller budgets send noisier updates.
 
-We derive the rules from the error of a cohort's average update. It grows with nu_k, the expected
-squared norm of the noise in client k's next release, and with the bias of any draw that is not
-proportional to data size. Papers on this question (arXiv 2408.08642, 2505.13655, 2602.21844,
-2602.22633) solve similar optimisation problems under other assumptions, so our policies have
-different names. They read data sizes, budgets and noised releases, at no additional privacy cost.
+The error of a cohort's average update grows with nu_k, the expected squared norm of the noise in
+client k's next release, and with the bias of any draw that is not proportional to data size. Papers
+on this question (arXiv 2408.08642, 2505.13655, 2602.21844, 2602.22633) solve similar problems.
 """
 
 from __future__ import annotations
@@ -52,13 +50,12 @@ class NoiseSampling(PolicyConfig):
 
     With ``biased``, q minimises sum q_k c_k + lambda sum (q_k - p_k)^2 / p_k over 0 <= q_k <= 1 / m
     with sum q = 1, where p_k is the share of the data. Client k is drawn with probability m q_k,
-    and aggregation weights are equal, so its expected weight is q_k. A large lambda draws by data
-    size, and a small one always draws the m clients with the lowest costs.
+    and aggregation weights are equal, so its expected weight is q_k.
 
-    With ``unbiased``, pi minimises sum p_k^2 c_k / pi_k over 0 <= pi_k <= 1 with sum pi = m. This
-    is the error of an average with weights p_k / pi_k under independent draws. The solution pi_k =
-    min(1, s p_k sqrt(c_k)), with a factor s, draws noisy clients more often. As with every policy,
-    weights are scaled to a sum of one, which leaves a bias of order 1 / m.
+    With ``unbiased``, pi minimises sum p_k^2 c_k / pi_k over 0 <= pi_k <= 1 with sum pi = m, the
+    error of an average with weights p_k / pi_k under independent draws. The solution pi_k =
+    min(1, s p_k sqrt(c_k)), with a factor s, draws noisy clients more often. Weights are scaled to
+    a sum of one, which leaves a bias of order 1 / m.
 
     Attributes:
       form: objective, ``biased`` or ``unbiased``.
@@ -79,10 +76,8 @@ class NoiseSampling(PolicyConfig):
 
     def build(self, context: Context) -> Policy:
         num_clients, m = context.num_clients, context.num_selected
-
-        def init() -> NoiseState:
-            nobody = jnp.zeros(num_clients, bool)
-            return NoiseState(nobody.astype(jnp.int32), jnp.zeros(num_clients), nobody)
+        nobody = jnp.zeros(num_clients, bool)
+        start = NoiseState(nobody.astype(jnp.int32), jnp.zeros(num_clients), nobody)
 
         def select(key: Array, state: NoiseState, round: Array, available: Array) -> Selected:
             noise = context.noise_power(state.counts)
@@ -112,7 +107,7 @@ class NoiseSampling(PolicyConfig):
                 store_active(state.known, clients, jnp.ones_like(received), received),
             )
 
-        return Policy(init, select, update)
+        return Policy(lambda: start, select, update)
 
 
 class TolerantFirst(PolicyConfig):

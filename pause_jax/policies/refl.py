@@ -12,7 +12,7 @@ from jax import Array
 
 from pause_jax.bandit.protocol import Observation, Selection, no_info
 from pause_jax.base.struct import number
-from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, Selected
+from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.choose import (
     ask_everyone,
     by_data_size,
@@ -62,13 +62,8 @@ class Refl(PolicyConfig):
 
     def build(self, context: Context) -> Policy:
         num_clients, m = context.num_clients, context.num_selected
-
-        def init() -> ReflState:
-            slot = jnp.mean(context.expected_latency).astype(jnp.float32)
-            return ReflState(jnp.zeros((), jnp.float32), slot, jnp.zeros((), jnp.int32))
-
-        def receive(state: ReflState, clients: Array, asked: Array, answer: Answer) -> ReflState:
-            return state
+        slot = jnp.mean(context.expected_latency).astype(jnp.float32)
+        start = ReflState(jnp.zeros((), jnp.float32), slot, jnp.zeros((), jnp.int32))
 
         def select(key: Array, state: ReflState, round: Array, available: Array) -> Selected:
             likely = jnp.ones(num_clients)
@@ -91,6 +86,5 @@ class Refl(PolicyConfig):
                 due=jnp.sum(active & observation.late, dtype=jnp.int32),
             )
 
-        return Policy(
-            init, select, update, resource_request(ask_everyone, receive, self.query_seconds)
-        )
+        query = resource_request(ask_everyone, lambda state, *_: state, self.query_seconds)
+        return Policy(lambda: start, select, update, query)

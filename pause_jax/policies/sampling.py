@@ -61,10 +61,8 @@ class F3ast(PolicyConfig):
     p_k is the share of the data, and r_k is the participation rate, updated by r <- (1 - beta) r +
     beta x, where x_k is 1 for chosen clients and r = p before round 1. The selection follows the
     gradient of -sum p_k^2 / r_k, the negative variance of the average. Aggregation weights are
-    proportional to p_k / r_k with the updated rates.
-
-    Weights are scaled to a sum of one. With unscaled weights p_k / r_k, the long-run average is
-    unbiased. It remains unbiased after scaling, unless rounds often have fewer than m clients.
+    proportional to p_k / r_k with the updated rates. The long-run average is unbiased, unless
+    rounds often have fewer than m clients.
 
     Attributes:
       forgetting: beta, weight of the newest round in the rates.

@@ -11,7 +11,7 @@ from scipy import optimize, stats
 from pause_jax import ConfigError, SimConfig, cli, config_file, simulate, sweep
 from pause_jax.analysis import fleet
 from pause_jax.cli.fit import sentences
-from pause_jax.policies import DiscountedUcb, Pause, named
+from pause_jax.policies import DiscountedUcb, Pause, Selection, named
 from pause_jax.world.latency import (
     LogNormal,
     Pareto,
@@ -21,7 +21,7 @@ from pause_jax.world.latency import (
     TwoGroups,
 )
 from pause_jax.world.latency.measured import Measured, parse
-from tests.support.network import context
+from tests.support.network import context, observation
 
 pytestmark = pytest.mark.slow
 
@@ -569,7 +569,7 @@ def test_parquet_is_the_same_as_csv(tmp_path):
 
 @pytest.mark.parametrize("num_clients", [10, 7])
 def test_switching_clients_change_places_and_the_genie_knows(num_clients):
-    model = Switching(sigma=0.3, period=5, turn=0.5)
+    model = Switching(sigma=0.3, period=5)
     still = LogNormal(sigma=0.3)
     step = round(0.5 * num_clients)
 
@@ -656,7 +656,8 @@ def test_the_discounted_index_is_that_of_its_formula():
             np.testing.assert_allclose(value[k], expected, rtol=1e-4)
         clients, speed = rng.choice(3, 2, replace=False), rng.random(2).astype(np.float32)
         active = rng.random(2) < 0.8
-        state = updated(state, clients, speed, active)
+        selection = Selection(clients, active.astype(np.float32))
+        state = updated(state, selection, speed, observation(1 / speed))
         weight, total, rounds = 0.9 * weight, 0.9 * total, 0.9 * rounds + 1
         for k, x, here in zip(clients, speed, active, strict=True):
             weight[k], total[k] = weight[k] + here, total[k] + here * x

@@ -114,7 +114,7 @@ def test_a_run_of_select_is_the_oracles_over_those_who_are_available():
     rng = np.random.default_rng(3)
     updates = rng.standard_normal((K, D)).astype(np.float32)
     apart = np.linalg.norm(updates[:, None] - updates[None], axis=2)
-    policy, by_size = compiled(DivFl()), compiled(DivFl(weighting="data"))
+    policy = compiled(DivFl())
     state = learned(policy, updates)
     np.testing.assert_allclose(state.distance, apart, atol=1e-5)
     for key in KEYS[:12]:
@@ -125,10 +125,6 @@ def test_a_run_of_select_is_the_oracles_over_those_who_are_available():
         if expected:
             found = np.asarray(selection.weights)[: len(expected)]
             np.testing.assert_allclose(found, oracle.shares(apart, range(K), expected), rtol=1e-5)
-            selection, _ = by_size.select(key, state, ROUND, available)
-            assert active(selection) == expected
-            shares = SIZES[expected] / SIZES[expected].sum()
-            np.testing.assert_allclose(np.asarray(selection.weights)[: len(expected)], shares)
 
 
 def test_only_the_received_renew_their_update_and_its_distances():

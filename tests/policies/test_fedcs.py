@@ -72,7 +72,7 @@ def test_a_hand_made_instance():
 
 
 M, SPEED = 3, np.linspace(0.05, 0.6, K)
-CONFIG = FedCs(candidates=5, deadline=0.9, upload_share=0.5, overhead=0.1)
+CONFIG = FedCs(candidates=5, deadline=0.9, upload_share=0.5)
 
 
 @functools.cache
@@ -102,7 +102,7 @@ def many(config, probability, keys):
     return jax.vmap(one)(keys)
 
 
-@pytest.mark.parametrize("deadline", [0.35, 0.5, 0.9, 5.0])
+@pytest.mark.parametrize("deadline", [0.25, 0.4, 0.8, 4.9])
 def test_the_policy_is_the_oracle_on_the_asked(deadline):
     for available, asked, chosen, weights in zip(*rounds(deadline, 0.7), strict=True):
         assert not (asked & ~available).any()
@@ -113,12 +113,11 @@ def test_the_policy_is_the_oracle_on_the_asked(deadline):
             0.5 * SPEED,
             0.5 * SPEED,
             deadline,
-            overhead=0.1,
             most=M,
         )
         assert set(taken) == set(slow)
         if slow:
-            assert 0.1 + oracle.schedule(slow, 0.5 * SPEED, 0.5 * SPEED) < deadline
+            assert oracle.schedule(slow, 0.5 * SPEED, 0.5 * SPEED) < deadline
             share = (1.0 + chosen[chosen >= 0]) / (1.0 + chosen[chosen >= 0]).sum()
             np.testing.assert_allclose(weights[chosen >= 0], share, rtol=1e-5)
         else:
@@ -126,20 +125,20 @@ def test_the_policy_is_the_oracle_on_the_asked(deadline):
 
 
 def test_cohorts_vary_and_a_late_deadline_fills_them():
-    sizes = {d: (rounds(d, 0.7)[2] >= 0).sum(axis=1) for d in (0.35, 0.5, 5.0)}
-    assert set(sizes[0.35].tolist()) >= {0, 1}
-    assert set(sizes[0.5].tolist()) >= {1, 2, 3}
-    present = rounds(5.0, 0.7)[0].sum(axis=1)
-    np.testing.assert_array_equal(sizes[5.0], np.minimum(present, M))
+    sizes = {d: (rounds(d, 0.7)[2] >= 0).sum(axis=1) for d in (0.25, 0.4, 4.9)}
+    assert set(sizes[0.25].tolist()) >= {0, 1}
+    assert set(sizes[0.4].tolist()) >= {1, 2, 3}
+    present = rounds(4.9, 0.7)[0].sum(axis=1)
+    np.testing.assert_array_equal(sizes[4.9], np.minimum(present, M))
 
 
 def test_candidates_are_uniform_among_the_available():
-    asked = rounds(0.9, 1.0, draws=6000)[1]
+    asked = rounds(0.8, 1.0, draws=6000)[1]
     spread = np.sqrt(5 / K * (1 - 5 / K) / len(asked))
     frequency = asked.mean(axis=0)
     assert np.abs(frequency - 5 / K).max() < 4.5 * spread
     # Negative control: who is chosen of them is far from uniform.
-    chosen = rounds(0.9, 1.0, draws=6000)[2]
+    chosen = rounds(0.8, 1.0, draws=6000)[2]
     taken = np.bincount(chosen[chosen >= 0], minlength=K) / len(chosen)
     assert np.abs(taken - taken.mean()).max() > 20 * spread
 

@@ -154,22 +154,17 @@ def test_the_largest_averages_are_chosen_after_each_was_received():
     )
 
 
-@pytest.mark.parametrize("memory", [None, 0.75])
-def test_values_are_averaged_over_the_rounds_of_each_client(memory):
+def test_values_are_averaged_over_the_rounds_of_each_client():
     worth = np.array([0.3, 0.9, -0.2, 0.5, 0.1, 0.7, 0.25])
-    played = Played(GreedyFed(memory=memory), worth)
+    played = Played(GreedyFed(), worth)
     cohort = Selection(np.arange(M), np.array([0.5, 0.25, 0.25, 0.0], np.float32))
-    scales, average = [1.0, 3.0, 2.0], 0.0
-    for t, scale in enumerate(scales, start=1):
+    for t, scale in enumerate([1.0, 3.0, 2.0], start=1):
         # Client 1's update is lost in round 2.
         played.learn(cohort, scale, received=[True, t != 2, True, True])
-        keep = (t - 1) / t if memory is None else memory
-        average = scale if t == 1 else keep * average + (1 - keep) * scale
     assert played.state.times.tolist() == [3, 2, 3, 0, 0, 0, 0]
     value = np.asarray(played.state.value)
-    np.testing.assert_allclose(value[0], average * worth[0], rtol=1e-5)
-    other = (1 + 2) / 2 if memory is None else 0.75 * 1 + 0.25 * 2
-    np.testing.assert_allclose(value[1], other * worth[1], rtol=1e-5)
+    np.testing.assert_allclose(value[0], 2 * worth[0], rtol=1e-5)
+    np.testing.assert_allclose(value[1], 1.5 * worth[1], rtol=1e-5)
     assert (value[3:] == 0).all()
 
 
@@ -269,7 +264,6 @@ def test_without_such_samples_and_with_bad_settings_it_is_refused():
         ({"learning.validation": 0}, r"policy = greedyfed: the server has no validation samples"),
         ({"learning.validation": 360}, r"learning.validation = 360: must be < 360"),
         ({"policy.sweeps": 0}, r"sweeps = 0: must be a whole number, >= 1"),
-        ({"policy.memory": 1.5}, r"memory = 1.5: must be"),
         ({"policy.tolerance": -1.0}, r"tolerance = -1.0: must be"),
     ):
         with pytest.raises(ConfigError, match=words):

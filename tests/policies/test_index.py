@@ -30,10 +30,11 @@ def history():
 def played(rule, history):
     """The rule's state after observing the history one speed at a time."""
     index = rule.build(context([1] * K, 2))
-    state, update, active = index.init(), jax.jit(index.update), np.asarray([True])
+    state, update = index.init(), jax.jit(index.update)
     for k, speeds in enumerate(history):
-        for speed in speeds:
-            state = update(state, np.asarray([k]), np.asarray([speed], np.float32), active)
+        for speed in speeds.astype(np.float32):
+            selection = Selection(np.asarray([k]), np.ones(1, np.float32))
+            state = update(state, selection, speed[None], observation([0.05 / speed]))
     return index, state
 
 
@@ -110,11 +111,11 @@ def test_a_stale_update_is_less_useful_and_a_lost_one_is_not():
     index = UsefulRate(discount=0.7).build(context([1] * K, 3))
     selection = Selection(np.array([4, 1, 2]), np.array([0.5, 0.5, 0.0], np.float32))
     state = index.init()
-    assert index.observe is not None
-    observe = jax.jit(index.observe)
+    update = jax.jit(index.update)
     for stale, received in ((3, True), (0, False)):
         seen = observation([0.5, 0.25, 9.0], received=[received, True, True])
-        state = observe(state, selection, seen._replace(staleness=np.full(3, stale)))
+        seen = seen._replace(staleness=np.full(3, stale))
+        state = update(state, selection, 0.05 / seen.latency, seen)
     value = values(index, state, 9)
     bonus = math.sqrt(4 * math.log(9) / 2)
     assert value[4] == pytest.approx(0.05 * 4**-0.7 / 1.0 + bonus, rel=1e-5)

@@ -14,7 +14,6 @@ from pause_jax.config import canonical, validate
 from pause_jax.learning import Partition
 from pause_jax.policies import (
     Answer,
-    DivFl,
     E3cs,
     F3ast,
     FedCor,
@@ -321,7 +320,6 @@ def test_names_stand_for_configs_and_configs_for_themselves():
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        (DivFl(weighting="size"), r"policy.weighting = 'size': must be one of"),
         (E3cs(quota=1.5), r"policy.quota = 1.5: must be .*<= 1"),
         (E3cs(rate=0.0), r"policy.rate = 0.0: must be .*> 0"),
         (E3cs(schedule="soon"), r"policy.schedule = 'soon': must be one of constant, late"),
@@ -333,7 +331,6 @@ def test_names_stand_for_configs_and_configs_for_themselves():
         (FedCor(annealing=0.0), r"policy.annealing = 0.0: must be a .*> 0"),
         (HicsFl(clusters=0), r"policy.clusters = 0: must be a whole number, >= 1"),
         (HicsFl(temperature=0.0), r"policy.temperature = 0.0: must be a .*> 0"),
-        (HicsFl(signal="kernel"), r"policy.signal = 'kernel': must be one of"),
         (Polaris(size_weight=0.0), r"policy.size_weight = 0.0: must be"),
         (Polaris(staleness_weight=-1.0), r"policy.staleness_weight = -1.0: must be"),
         (Polaris(optimism=0.0), r"policy.optimism = 0.0: must be"),

@@ -68,8 +68,6 @@ def test_the_first_candidate_is_drawn_in_proportion_to_size():
     ("schedule", "expected"),
     [
         ("constant", [6, 6, 6, 6, 6, 6, 6, 6, 6]),
-        ("half", [6, 6, 6, 6, 2, 2, 2, 2, 2]),
-        ("half", [6, 6, 6, 6, 2, 2, 2, 2]),
         ("linear", [6, 5.5, 5, 4.5, 4, 3.5, 3, 2.5, 2]),
     ],
 )

@@ -11,13 +11,13 @@ def schedule(clients, update, upload):
     return elapsed
 
 
-def greedy(candidates, update, upload, deadline, *, overhead=0.0, most=math.inf):
+def greedy(candidates, update, upload, deadline, *, most=math.inf):
     """The accepted clients in order.
 
     Args:
       candidates: clients that answered.
       update, upload: t^UD and t^UL.
-      deadline, overhead: T_round, and T_cs + T_agg + T^d.
+      deadline: T_round.
       most: accept so many at most.
     """
     left, accepted = set(candidates), list[int]()
@@ -26,7 +26,7 @@ def greedy(candidates, update, upload, deadline, *, overhead=0.0, most=math.inf)
         gain = {k: 1 / (upload[k] + max(0.0, update[k] - elapsed)) for k in left}
         best = max(sorted(left), key=gain.get)
         left.remove(best)
-        fits = overhead + schedule([*accepted, best], update, upload) < deadline
+        fits = schedule([*accepted, best], update, upload) < deadline
         if fits and len(accepted) < most:
             accepted.append(best)
     return accepted

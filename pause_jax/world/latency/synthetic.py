@@ -232,21 +232,18 @@ class LogNormal(SpacedLatency):
 
 
 class Switching(LogNormal):
-    """:class:`LogNormal` model whose clients exchange their distributions every ``period`` rounds.
+    """:class:`LogNormal` model whose fast and slow halves swap every ``period`` rounds.
 
-    Each exchange gives client k the distribution of client k + turn * K (mod K). With a ``turn`` of
-    1/2, the fast half and the slow half of the clients swap.
+    Each exchange gives client k the distribution of client k + K / 2 (mod K).
 
     Attributes:
       period: number of rounds between two exchanges (static).
-      turn: shift of the clients' positions in each exchange, as a fraction of K (static).
     """
 
     name: ClassVar[str] = "switching"
     summary: ClassVar[str] = "lognormal, fast and slow clients change places now and then"
 
     period: int = static(default=500, at_least=1)
-    turn: float = static(default=0.5, at_least=0, at_most=1)
 
     @property
     def varies(self) -> bool:
@@ -261,7 +258,7 @@ class Switching(LogNormal):
 
     def _step(self, num_clients: int) -> int:
         """Return the number of positions by which each exchange shifts the clients."""
-        return builtins.round(self.turn * num_clients)
+        return builtins.round(num_clients / 2)
 
     def _moved(self, round: Array, num_clients: int) -> Array:
         """Return the number of positions by which the clients have shifted at round t, modulo K."""
