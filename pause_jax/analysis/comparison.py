@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import xarray as xr
 
 from pause_jax.analysis import metrics
 from pause_jax.base.struct import ConfigError
 
-if TYPE_CHECKING:
-    import xarray as xr
-
 __all__ = ["Difference", "differences"]
-
-# Number of names that `listed` spells out by default; it counts the rest.
-_LISTED = 4
 
 
 class Aim(NamedTuple):
@@ -155,7 +150,7 @@ def quoted(name: str) -> str:
     return name if name.replace("_", "").isalnum() else f"'{name}'"
 
 
-def listed(names: Sequence[str], number: int = _LISTED, word: str = "and") -> str:
+def listed(names: Sequence[str], number: int = 4, word: str = "and") -> str:
     """Join names as "a, b and c"; replace the names after the first ``number`` by "N more"."""
     shown = list(names)
     if len(shown) > number:
@@ -241,10 +236,7 @@ def _text(
     best: str,
     lead: str,
 ) -> str:
-    """Describe each config's mean and difference from ``against`` in words.
-
-    The text covers the first aim for which ``against`` has a value in every seed.
-    """
+    """Describe the first aim for which ``against`` has a value in every seed."""
     for goal, others in zip(goals, found, strict=True):
         if bool(goal.values.sel(config=against).notnull().all()):
             settled = f" {lead}{_settled(goal, others, against, best)}" if others else ""

@@ -104,10 +104,7 @@ def _by_config(*each: xr.DataArray) -> dict[str, Curve]:
 
 
 def starts_at_zero(curves: dict[str, Curve]) -> bool:
-    """Return whether the vertical axis should start at 0.
-
-    True if no mean is negative and the smallest mean is at most half the largest, or equal to it.
-    """
+    """Return whether no mean is negative and the smallest is at most half the largest or equal."""
     means = [curve.mean[np.isfinite(curve.mean)] for curve in curves.values()]
     values = np.concatenate([*means, np.zeros(0)])
     if not values.size:
@@ -126,23 +123,14 @@ class Style(NamedTuple):
 
 
 def style_at(place: int) -> Style:
-    """Return style number ``place`` of a fixed, infinite sequence.
-
-    Any two of the first 64 styles differ in colour or dashes. The eight styles of each block (0 to
-    7, 8 to 15, ...) have distinct markers.
-    """
+    """Return style number ``place``; any two of the first 64 differ in colour or dashes."""
     turn, column = divmod(place, len(LIGHT))
     marker, shape = MARKERS[(column + turn) % len(MARKERS)]
     return Style(LIGHT[column], marker, shape, DASHES[turn % len(DASHES)])
 
 
 def styles(names: Iterable[str]) -> dict[str, Style]:
-    """Return the style of each config of a result.
-
-    Args:
-      names: names of all configs. Names in ``KNOWN`` have fixed styles. The other names receive
-        the remaining styles in order.
-    """
+    """Return the style of each config. Names not in ``KNOWN`` receive the free styles in order."""
     labels = [str(name) for name in names]
     taken = {KNOWN.index(label) for label in labels if label in KNOWN}
     free = (place for place in itertools.count() if place not in taken)

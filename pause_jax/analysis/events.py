@@ -6,17 +6,15 @@ import importlib.util
 import itertools
 import pathlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import xarray as xr
 
 from pause_jax.base.spelling import file_name
 from pause_jax.base.struct import ConfigError
 from pause_jax.run.record.quantities import QUANTITIES
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 __all__ = ["rows"]
 
@@ -63,23 +61,15 @@ def rows(result: xr.Dataset) -> Iterator[Row]:
       Rows of each run in the order of rounds, with test metrics only in evaluated rounds.
     """
     names = quantities(result)
-    rounds = result["round"].values
-    evaluated = result["eval_round"].values if "eval_round" in result.coords else rounds[:0]
-    for config in result.config.values:
-        for seed in result.seed.values:
-            run = result.sel(config=config, seed=seed)
-            columns = {name: run[name].values for name in names}
-            clock, played = run["clock"].values, run["played"].values
-            place = {int(number): i for i, number in enumerate(evaluated)}
-            for i in np.flatnonzero(played):
-                at = {"round": int(i), "eval_round": place.get(int(rounds[i]))}
-                found = {
-                    name: float(column[where])
-                    for name, column in columns.items()
-                    if (where := at[str(run[name].dims[0])]) is not None
-                }
-                finite = {name: value for name, value in found.items() if np.isfinite(value)}
-                yield Row(str(config), int(seed), int(rounds[i]), float(clock[i]), finite)
+    for config, seed in itertools.product(result.config.values, result.seed.values):
+        run = result.sel(config=config, seed=seed)
+        # Rounds without an evaluation have NaN in the columns of test metrics.
+        columns = {name: run[name].to_series().astype(float) for name in ("clock", *names)}
+        table = pd.DataFrame(columns)[run["played"].values]
+        for number, values in zip(table.index, table.to_dict("records"), strict=True):
+            seconds = values.pop("clock")
+            finite = {str(name): value for name, value in values.items() if np.isfinite(value)}
+            yield Row(str(config), int(seed), int(number), seconds, finite)
 
 
 def write_csv(result: xr.Dataset, folder: pathlib.Path) -> pathlib.Path:

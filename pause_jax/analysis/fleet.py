@@ -214,10 +214,9 @@ def fitted(each: list[Floats]) -> tuple[Law, ...]:
 
 
 def rivals(laws: tuple[Law, ...]) -> tuple[str, ...]:
-    """Return the names of the distributions that the data cannot distinguish from the first one.
+    """Return the names of the distributions that the first (best) one does not lead decisively.
 
-    The first (best) distribution must lead another one by more than ``DECISIVE`` nats without the
-    client that contributes most to this lead, because a single client must not decide.
+    Its lead must exceed ``DECISIVE`` nats without the client that contributes most to it.
     """
     best, *others = laws
     ahead = {law.name: best.log_density - law.log_density for law in others}
@@ -225,10 +224,7 @@ def rivals(laws: tuple[Law, ...]) -> tuple[str, ...]:
 
 
 def _ends(scale: Floats, error: Floats) -> dict[str, Estimate]:
-    """Fit the smallest (``fastest``) and largest (``slowest``) of geometrically spaced scales.
-
-    ``scale`` [C] contains the clients' estimates, and ``error`` [C] their relative standard errors.
-    """
+    """Fit the ends of geometrically spaced scales to estimates [C] with relative errors [C]."""
     order = np.argsort(scale)
     place = np.linspace(0, 1, scale.size)
     design = np.stack([1 - place, place], axis=1)

@@ -9,11 +9,12 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import xarray as xr
 from jax import Array
 
 from pause_jax.base.struct import ConfigError
@@ -22,9 +23,6 @@ from pause_jax.deploy.selector import Selector
 from pause_jax.privacy import Budget, Mechanism, Schedule
 from pause_jax.privacy.mechanisms import GaussianLoss, LaplaceLoss, NoGuarantee, WorstLoss
 from pause_jax.run.record.result import Result
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 __all__ = ["Ledger", "ledger"]
 
@@ -47,7 +45,6 @@ class Ledger(NamedTuple):
         is spent) and un-noised answers to queries.
       budget: float, eps_bar, the client's total budget per ``unit``; infinite without privacy.
       spent: float, sum of the epsilons of the client's updates (basic composition), per ``unit``.
-      per_coordinate: float, total epsilon of a single coordinate; equals ``spent``.
       whole_update: float, total epsilon of all d coordinates together: d * ``spent`` if ``unit`` is
         ``coordinate``, else ``spent``; NaN if d is 0.
       exhausted: bool, whether the budget is spent, so the client can release no further update.
@@ -72,7 +69,6 @@ class Ledger(NamedTuple):
     releases: np.ndarray
     budget: np.ndarray
     spent: np.ndarray
-    per_coordinate: np.ndarray
     whole_update: np.ndarray
     exhausted: np.ndarray
     last_release: np.ndarray
@@ -146,7 +142,6 @@ def ledger(run: Result | Selector | xr.Dataset, delta: float = 1e-5) -> Ledger:
         releases=updates + (queried if learns and config.policy.releases else 0),
         budget=budget,
         spent=spent,
-        per_coordinate=spent,
         whole_update=whole,
         exhausted=exhausted,
         last_release=np.where(exhausted & (cohorts is not None), last, 0),
@@ -238,8 +233,7 @@ def _largest_total(
 ) -> float:
     """Return the largest :func:`total_epsilon` of any client.
 
-    Among clients with equal budgets, the busiest client has the largest total. For a pure
-    mechanism, ``spent`` bounds the total from above, which ends the search early.
+    The busiest of the clients with equal budgets has the largest. ``spent`` bounds a pure total.
     """
     most: dict[float, tuple[float, int]] = {}
     for total, count, sum_of in zip(budget.flat, counts.flat, spent.flat, strict=True):

@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 import pathlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import xarray as xr
 
 from pause_jax.analysis.ledger import HINT, Ledger, ledger
 from pause_jax.analysis.table import Sheet, label, make_table, number, word
 
-if TYPE_CHECKING:
-    import xarray as xr
-
 COLUMNS = (
     "policy", "seed", "client", "client_id", "mechanism", "unit", "participations", "releases",
-    "budget", "spent", "eps_per_coordinate", "eps_whole_update", "exhausted", "last_release",
+    "budget", "spent", "eps_whole_update", "exhausted", "last_release",
     "tight_of_the_busiest", "tight_at_most", "delta", "unnoised", "warning",
 )  # fmt: skip
 _UNITS = {"coordinate": "coord", "update": "update", "none": "-"}
@@ -47,7 +45,7 @@ def rows(books: dict[str, Ledger]) -> Iterator[tuple[str, ...]]:
         yield (
             name,
             _UNITS[book.unit],
-            _epsilon(book.per_coordinate.max(), digits=6),
+            _epsilon(book.spent.max(), digits=6),
             of_update(book.whole_update.max()),
             of_unit(book.tight),
             of_unit(book.tight_at_most),
@@ -118,7 +116,7 @@ def _clients(books: dict[str, Ledger]) -> Iterator[tuple[Any, ...]]:
             seed, client = where if len(where) == 2 else (0, *where)
             client_id = book.client_ids[client] if book.client_ids else client
             counts = (book.participations[where], book.releases[where])
-            spent = (book.budget, book.spent, book.per_coordinate, book.whole_update)
+            spent = (book.budget, book.spent, book.whole_update)
             yield (
                 *(name, seed, client, client_id, book.mechanism, book.unit, *counts),
                 *(f"{epsilon[where]:.7g}" for epsilon in spent),

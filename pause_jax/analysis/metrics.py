@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import xarray as xr
 
 from pause_jax.base.struct import ConfigError
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 __all__ = [
     "final_accuracy",

@@ -36,11 +36,7 @@ class Participation(NamedTuple):
 
 
 def participation(result: xr.Dataset) -> dict[str, Participation]:
-    """Return each config's participation, sorted by speed if every latency model is available.
-
-    Args:
-      result: data set from ``sweep``.
-    """
+    """Return each config's participation, sorted by speed if every latency model is available."""
     found = {str(name): _of_config(result.sel(config=name)) for name in result.config.values}
     if any(each.seconds is None for each in found.values()):
         return {name: each._replace(seconds=None) for name, each in found.items()}

@@ -141,12 +141,14 @@ def _draw(
         style: dict[str, Any] = {"color": look.colour}
         above = same.get(name, [name])
         under = len(above) - 1 - above.index(name)
-        others = listed([each for each in above if each != name] or [name], 1)
+        label = name
+        if len(above) > 1:
+            label += f" (as {listed([each for each in above if each != name], 1)})"
         step = math.ceil(x.size / _MARKERS)
         axes.plot(
             x,
             y,
-            label=_plain(name if len(above) == 1 else f"{name} (as {others})"),
+            label=label.replace("$", r"\$"),  # Matplotlib would read a formula
             lw=1.2 + 1.8 * min(under, 3),
             ls=(0, look.dash) if look.dash else "-",
             marker=look.marker,
@@ -163,11 +165,6 @@ def _draw(
     if not banded:
         return ""
     return f"; {'bars at the ends' if many else 'bands'}: ± standard error over seeds"
-
-
-def _plain(name: str) -> str:
-    """Escape dollar signs, which Matplotlib would interpret as delimiters of a formula."""
-    return name.replace("$", r"\$")
 
 
 def _label(axes: Axes) -> None:

@@ -8,7 +8,6 @@ the policy's history. It can be negative for a cohort that is smaller than the g
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -52,21 +51,10 @@ def cumulative(result: xr.Dataset) -> xr.DataArray:
 
     Args:
       result: data set from ``sweep``, with ``regret``, ``clients`` and ``played``.
-
-    Warns:
-      UserWarning: if a config has empty rounds. The message states their number.
     """
     empty = metrics.empty_rounds(result)
-    counts = empty.sum("round")
-    for name in result.config.values[(counts > 0).any("seed")]:
-        warnings.warn(
-            f"{name}: nobody took part in {int(counts.sel(config=name).sum())} of "
-            f"{int(result.played.sel(config=name).sum())} rounds (budgets were spent, or nobody "
-            "was available); they add 0 to the cumulative regret.",
-            stacklevel=2,
-        )
     each = result.regret.astype(np.float64).where(~empty, 0.0)
-    return each.cumsum("round", skipna=False).assign_coords(empty_rounds=counts)
+    return each.cumsum("round", skipna=False).assign_coords(empty_rounds=empty.sum("round"))
 
 
 def measure(configs: Mapping[str, SimConfig], keys: Array) -> xr.DataArray:
@@ -144,16 +132,13 @@ def growth(regret: ArrayLike) -> Growth:
 
 
 class Row(NamedTuple):
-    """Final cumulative regret of a config (mean and standard error over seeds) and its growth.
-
-    ``empty_rounds`` is the total number of rounds without clients over all seeds.
-    """
+    """Final cumulative regret of a config (mean and standard error over seeds) and its growth."""
 
     name: str
     regret: float
     regret_error: float
     growth: Growth
-    empty_rounds: int = 0
+    empty_rounds: int = 0  # rounds without clients, over all seeds
 
     def __str__(self) -> str:
         growth = self.growth
@@ -189,8 +174,7 @@ def rows(curves: xr.DataArray) -> list[Row]:
 
 
 def _r2(x: Floats, y: Floats) -> float:
-    residual = y - np.polyval(np.polyfit(x, y, 1), x)
-    return float(1 - residual.var() / y.var()) if y.var() > 0 else math.nan
+    return float(np.corrcoef(x, y)[0, 1] ** 2) if y.var() > 0 else math.nan
 
 
 def smallest_gap(values: ArrayLike) -> float:

@@ -5,18 +5,14 @@ from __future__ import annotations
 import math
 import pathlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import pandas as pd
+import xarray as xr
 
 from pause_jax.analysis import metrics
 from pause_jax.analysis.table import Sheet, label, make_table, number
-from pause_jax.config import config_file
 from pause_jax.run import contract
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 # Coordinates along ``config`` that are not config fields.
 _NO_FIELDS = (
@@ -192,15 +188,9 @@ def _collapse(name: str, one: xr.Dataset) -> Iterator[str]:
         return
     best, last = curve.max().item(), curve[-1].item()
     if last < 0.7 * best:
-        budget = config_file.loads(one.config_toml.item()).privacy.budget
-        left = float(budget.remaining(jnp.asarray(one.counts.max().item())))
-        why = "so its last updates drown in noise"
-        if left > 0.25:
-            why = "so it is the noise of every update that is too much, not that of the last ones"
         yield (
             f"{name}: fell from {100 * best:.0f} % (round {int(curve.idxmax())}) to "
-            f"{100 * last:.0f} %. Its busiest client took part {int(one.counts.max())} times and "
-            f"has {100 * left:.2g} % of its budget left, {why}."
+            f"{100 * last:.0f} %. Its busiest client took part {int(one.counts.max())} times."
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from rich import box
@@ -19,33 +20,25 @@ _PROSE_WIDTH = 20
 _GAP, _ENDS = 3, 2
 
 
-class Heading(NamedTuple):
-    """Heading and layout of a column."""
-
-    text: str
-    least: int | None = None  # minimum width in terminal cells; None to never wrap lines
-    right: bool = False  # right-aligned
+def label(heading: str) -> Column:
+    """Return a column of user-defined labels, which wrap if they are too long."""
+    return Column(heading, min_width=_LABEL_WIDTH)
 
 
-def label(heading: str) -> Heading:
-    """Return the heading of a column of user-defined labels, which wrap if they are too long."""
-    return Heading(heading, _LABEL_WIDTH)
+def word(heading: str) -> Column:
+    """Return a column of words that never wrap."""
+    return Column(heading)
 
 
-def word(heading: str) -> Heading:
-    """Return the heading of a column of words that never wrap."""
-    return Heading(heading)
-
-
-def number(heading: str) -> Heading:
-    """Return the heading of a right-aligned column of numbers that never wrap."""
-    return Heading(heading, right=True)
+def number(heading: str) -> Column:
+    """Return a right-aligned column of numbers that never wrap."""
+    return Column(heading, justify="right")
 
 
 class Sheet(NamedTuple):
     """Table that a narrow terminal shows as a list, so no cell is truncated."""
 
-    headings: list[Heading]
+    columns: list[Column]  # a column without a minimum width never wraps
     rows: list[list[Text]]  # in the list, a row is a paragraph headed by its first cell
     title: str | None
     caption: str | None
@@ -67,11 +60,10 @@ class Sheet(NamedTuple):
     def _widths(self, room: int) -> list[int] | None:
         """Return column widths, widening narrow columns first; None if the table does not fit."""
         wished, widths = [], []
-        for place, heading in enumerate(self.headings):
-            cells = [heading.text, *(row[place].plain for row in self.rows)]
+        for place, column in enumerate(self.columns):
+            cells = [str(column.header), *(row[place].plain for row in self.rows)]
             wished.append(max(cell_len(line) for cell in cells for line in cell.split("\n")))
-            least = wished[-1] if heading.least is None else heading.least
-            widths.append(min(least, wished[-1]))
+            widths.append(min(column.min_width or wished[-1], wished[-1]))
         spare = room - _ENDS - _GAP * (len(widths) - 1) - sum(widths)
         if spare < 0:
             return None
@@ -82,17 +74,11 @@ class Sheet(NamedTuple):
         return widths
 
     def _table(self, widths: list[int]) -> Table:
-        columns = (
-            Column(
-                heading.text,
-                justify="right" if heading.right else "left",
-                overflow="fold",
-                width=width,
-            )
-            for heading, width in zip(self.headings, widths, strict=True)
-        )
         out = Table(
-            *columns,
+            *(
+                replace(column, width=width, min_width=None, overflow="fold")
+                for column, width in zip(self.columns, widths, strict=True)
+            ),
             title=self.title,
             title_justify="left",
             caption=self.caption,
@@ -108,14 +94,14 @@ class Sheet(NamedTuple):
         first, *others = row
         yield first
         out = Table.grid(Column(no_wrap=True), Column(overflow="fold"), padding=(0, 2))
-        for heading, cell in zip(self.headings[1:], others, strict=True):
+        for column, cell in zip(self.columns[1:], others, strict=True):
             if cell.plain:
-                out.add_row("  " + heading.text.replace("\n", " "), cell)
+                out.add_row("  " + str(column.header).replace("\n", " "), cell)
         yield out
 
 
 def make_table(
-    columns: Sequence[Heading | str],
+    columns: Sequence[Column | str],
     rows: Iterable[Sequence[str | Text]],
     *,
     title: str | None = None,
@@ -127,14 +113,12 @@ def make_table(
     of a column of wrapped prose. Cells are not parsed as markup. Pass ``Text`` for styled cells.
     """
     cells = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
-    longest = [
-        max((cell_len(part) for row in cells for part in row[place].plain.split()), default=1)
-        for place in range(len(columns))
-    ]
-    headings = [
-        Heading(column, max(min(most, _PROSE_WIDTH), *map(cell_len, column.split())))
-        if isinstance(column, str)
-        else column
-        for column, most in zip(columns, longest, strict=True)
-    ]
-    return Sheet(headings, cells, title, caption)
+    layout = []
+    for place, column in enumerate(columns):
+        if isinstance(column, str):
+            words = [cell_len(part) for row in cells for part in row[place].plain.split()]
+            longest = max(words, default=1)
+            least = max(min(longest, _PROSE_WIDTH), *map(cell_len, column.split()))
+            column = Column(column, min_width=least)
+        layout.append(column)
+    return Sheet(layout, cells, title, caption)

@@ -224,11 +224,11 @@ def test_the_authors_setting_spends_25818_times_its_budget_on_whole_updates():
     book = ledger(played(config, [0] * 28 + [60, 300], images(28, 2000)))
     assert book.num_parameters == 25_818
     assert (book.unit, book.mechanism) == ("coordinate", "per_coordinate")
-    assert book.per_coordinate.max() <= 200
-    np.testing.assert_allclose(book.whole_update, 25_818 * book.per_coordinate, rtol=1e-6)
-    np.testing.assert_allclose(book.per_coordinate[-2:], [181.9, 200.0], rtol=1e-3)
+    assert book.spent.max() <= 200
+    np.testing.assert_allclose(book.whole_update, 25_818 * book.spent, rtol=1e-6)
+    np.testing.assert_allclose(book.spent[-2:], [181.9, 200.0], rtol=1e-3)
     assert book.tight == pytest.approx(170.4, rel=1e-3)
-    assert book.basic == book.per_coordinate.max()
+    assert book.basic == book.spent.max()
     assert book.unnoised == (SIZES,)
     assert book.warning == ""
     text = text_of({"random": book})
@@ -241,7 +241,7 @@ def test_an_epsilon_of_the_whole_update_is_also_that_of_a_coordinate():
     config = digits(privacy=geometric(10, L1Laplace))
     book = ledger(played(config, [60] * 30))
     assert book.unit == "update"
-    np.testing.assert_array_equal(book.whole_update, book.per_coordinate)
+    np.testing.assert_array_equal(book.whole_update, book.spent)
     assert book.tight == pytest.approx(5.75, rel=5e-3)
     assert not book.exhausted.any()
 
@@ -458,9 +458,9 @@ def test_the_program_prints_the_table_and_writes_the_ledger(monkeypatch, tmp_pat
     assert len(rows) == 2 * 30
     assert set(rows) == set(ledger_table.COLUMNS)
     size = 64 * 10 + 10
-    np.testing.assert_allclose(rows.eps_whole_update, size * rows.eps_per_coordinate, rtol=1e-5)
+    np.testing.assert_allclose(rows.eps_whole_update, size * rows.spent, rtol=1e-5)
     spent = 200 * (1 - np.exp(-0.04 * rows.participations))
-    np.testing.assert_allclose(rows.eps_per_coordinate, spent, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(rows.spent, spent, rtol=1e-4, atol=1e-4)
     assert not rows.exhausted.any()
     assert set(rows.unit) == {"coordinate"}
     assert rows.unnoised.str.contains(SIZES, regex=False).all()

@@ -44,7 +44,7 @@ def test_the_ledgers_table_is_about_the_busiest_client_of_all_seeds():
     counts = np.asarray([[1, 5, 2], [0, 3, 4]])
     book = Ledger(
         *("l1_laplace", "update", 10, 1e-5, counts, counts),
-        *(np.full(counts.shape, 2.5), 0.5 * counts, 0.25 * counts, 0.5 * counts, counts >= 4),
+        *(np.full(counts.shape, 2.5), 0.25 * counts, 0.5 * counts, counts >= 4),
         *(np.where(counts >= 4, 9 * counts, 0), 2.5, 0.0, 1.5, 7.5, ()),
     )
     (row,) = ledger_table.rows({"mine": book})

@@ -51,7 +51,7 @@ def assert_whole(sheet, width):
     """That nothing of a table is cut at that width, be it a table or a list."""
     text = printed(sheet, width)
     assert max(map(len, text.splitlines())) <= width
-    headings = [heading.text for heading in sheet.headings]
+    headings = [column.header for column in sheet.columns]
     others = [cell.plain for row in sheet.rows for cell in row]
     others += [sheet.title or "", sheet.caption or ""]
     as_table = letters("".join(headings + others))
@@ -110,7 +110,6 @@ def book(unit, spent, unnoised=()):
     return Ledger(
         mechanism="x", unit=unit, num_parameters=25_818, delta=1e-5, participations=counts,
         releases=counts, budget=np.asarray([200.0, 200.0]), spent=np.asarray([1.0, spent]),
-        per_coordinate=np.asarray([1.0, spent]),
         whole_update=np.asarray([1.0, spent * 25_818]), exhausted=np.asarray([True, True]),
         last_release=np.asarray([7, 9]),
         basic=spent, basic_delta=0.0, tight=spent, tight_at_most=spent, unnoised=unnoised,

@@ -8,12 +8,10 @@ import hashlib
 import json
 import pathlib
 from collections.abc import Iterator
-from importlib import metadata
 from typing import Any
 
 import altair
 import jinja2
-import numpy as np
 import vl_convert
 import xarray as xr
 
@@ -24,7 +22,6 @@ from pause_jax.analysis.participation import participation
 from pause_jax.analysis.report import pictures, tables
 from pause_jax.analysis.report.pictures import Picture
 from pause_jax.base.struct import ConfigError
-from pause_jax.learning.data import Arrays, decoded
 
 _FOLDER = pathlib.Path(__file__).parent
 _NEEDED = (
@@ -111,18 +108,10 @@ def _units(result: xr.Dataset) -> Iterator[str]:
 
 @functools.cache
 def _bundle() -> str:
-    """Return the JavaScript of Vega, Vega-Lite and vega-embed in the versions that Altair targets.
-
-    Bundling takes two seconds, so the bundle is cached on disk.
-    """
+    """Return the JavaScript of Vega, Vega-Lite and vega-embed that Altair targets."""
     version = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
     bundle: Any = vl_convert.javascript_bundle  # the type stub lacks defaults
-
-    def made() -> Arrays:
-        return {"text": np.frombuffer(str(bundle(vl_version=version)).encode(), np.uint8)}
-
-    kept = decoded(f"vega-lite-{version}", metadata.version("vl-convert-python"), made)
-    return bytes(kept["text"]).decode()
+    return str(bundle(vl_version=version))
 
 
 def _policy(*scripts: str) -> str:

@@ -57,7 +57,7 @@ def against_time(result: xr.Dataset, target: float) -> Picture | None:
         result,
         ("simulated seconds", f"{what}, %" if accuracy else what),
         rule=(f"target {100 * target:g} %", 100 * target) if accuracy else None,
-        log="y" if not accuracy and positive else "",
+        log=not accuracy and positive,
         numbers=("round, or server step", result.eval_round.values),
     )
 
@@ -78,22 +78,13 @@ def budget(result: xr.Dataset) -> Picture | None:
 
 
 def regret(result: xr.Dataset) -> Picture | None:
-    """Plot cumulative regret against rounds; None if it was not tracked or is zero throughout."""
+    """Plot cumulative regret against rounds; None if it was not tracked."""
     if not np.isfinite(result.regret).any():
         return None
     each = result.regret.astype(np.float64).where(~metrics.empty_rounds(result), 0.0)
     words = "Against a genie that knows the true speeds, given the same history."
     curves = by_round(each.cumsum("round", skipna=False))
-    labels = "round", "cumulative regret"
-    if any(np.nanmin(curve.mean) < 0 for curve in curves.values()):  # not on a log axis
-        return _picture("Cumulative regret", words, curves, result, labels)
-    if none := [quoted(name) for name, curve in curves.items() if not np.nanmax(curve.mean)]:
-        words += f" Without any, so not drawn: {listed(none, 20)}."
-        curves = {name: curve for name, curve in curves.items() if np.nanmax(curve.mean)}
-    if not curves:
-        return None
-    words += " On two logarithmic axes a power of the rounds is a line."
-    return _picture("Cumulative regret", words, _positive(curves), result, labels, log="xy")
+    return _picture("Cumulative regret", words, curves, result, ("round", "cumulative regret"))
 
 
 def versions(result: xr.Dataset) -> Picture:
@@ -148,28 +139,30 @@ def _picture(
     labels: tuple[str, str],
     *,
     rule: tuple[str, float] | None = None,
-    log: str = "",
+    log: bool = False,
     numbers: tuple[str, NDArray[np.int_]] | None = None,
 ) -> Picture:
     """Build a chart of curves with axis ``labels``.
 
-    ``rule`` is the label and height of a horizontal line, ``log`` names the logarithmic axes ("x",
-    "y" or "xy"), and ``numbers`` is the title and value of an additional tooltip entry per point.
+    ``rule`` is the label and height of a horizontal line, ``log`` makes the vertical axis
+    logarithmic, and ``numbers`` is the title and value of a further tooltip entry per point.
     """
     known = {name: style for name, style in styles(result.config.values).items() if name in curves}
-    same = hidden(curves)
     places = {name: place for place, name in enumerate(known)}
     rows = []
     for name, curve in curves.items():
-        each = _rows(name, curve, same, even="x" not in log, numbers=numbers)
+        each = _rows(name, curve, numbers)
         step = math.ceil(len(each) / _MARKERS)
         for row in each[places[name] % step :: step]:
             row["mark"] = 1
         rows += each
     banded = any("low" in row for row in rows)
     more = [alt.Tooltip("number:Q", title=numbers[0])] if numbers else []
-    x = alt.X("x:Q", title=labels[0], **_axis("x" in log, zero=True, nice=False))
-    y = alt.Y("y:Q", title=labels[1], **_axis("y" in log, zero=starts_at_zero(curves)))
+    # A logarithmic grid would be too dense.
+    scale = alt.Scale(type="log") if log else alt.Scale(zero=starts_at_zero(curves))
+    ticks = alt.Axis(tickCount=7, grid=True)
+    x = alt.X("x:Q", title=labels[0], scale=alt.Scale(zero=True, nice=False), axis=ticks)
+    y = alt.Y("y:Q", title=labels[1], scale=scale, axis=alt.Axis(tickCount=7, grid=not log))
     layers = _layers(known, labels, x, y, banded=banded, more=more)
     if rule:
         layers += _rule(*rule)
@@ -178,7 +171,7 @@ def _picture(
         words += f" Band: ± standard error over {result.sizes['seed']} seeds."
     elif result.sizes["seed"] == 1:
         words += " One seed: no standard error."
-    for names in same:
+    for names in hidden(curves):
         words += f" {listed([*map(quoted, names)], 20)} have the same curve."
     ends = "; ".join(
         f"{name} {curve.mean[np.isfinite(curve.mean)][-1]:.4g}"
@@ -216,9 +209,7 @@ def _layers(
         color=alt.Color("config:N", scale=colours, legend=legend),
     )
     faint = alt.condition(picked, alt.value(1.0), alt.value(0.12))
-    line = base.mark_line(aria=False).encode(
-        y=y, opacity=faint, strokeWidth=alt.StrokeWidth("width:Q", scale=None)
-    )
+    line = base.mark_line(aria=False, strokeWidth=2).encode(y=y, opacity=faint)
     if any(style.dash for style in known.values()):
         dashes = alt.Scale(domain=names, range=[style.dash or (1, 0) for style in known.values()])
         line = line.encode(strokeDash=alt.StrokeDash("config:N", scale=dashes, legend=legend))
@@ -251,43 +242,16 @@ def _layers(
     ]
 
 
-def _positive(curves: dict[str, Curve]) -> dict[str, Curve]:
-    """Restrict curves and their error bands to positive values, for a logarithmic axis."""
-    above = {name: curve.at(np.flatnonzero(curve.mean > 0)) for name, curve in curves.items()}
-    least = min(curve.mean.min() for curve in above.values())
-    return {
-        name: curve._replace(error=np.minimum(curve.error, np.maximum(curve.mean - least, 0)))
-        for name, curve in above.items()
-    }
-
-
-def _axis(log: bool, *, zero: bool, nice: bool = True) -> dict[str, Any]:
-    """Return the scale and axis of a channel; a logarithmic grid would be too dense."""
-    scale = alt.Scale(type="log", nice=nice) if log else alt.Scale(zero=zero, nice=nice)
-    return {"scale": scale, "axis": alt.Axis(tickCount=7, grid=not log)}
-
-
 def _rows(
-    name: str,
-    curve: Curve,
-    same: list[list[str]],
-    *,
-    even: bool,
-    numbers: tuple[str, NDArray[np.int_]] | None,
+    name: str, curve: Curve, numbers: tuple[str, NDArray[np.int_]] | None
 ) -> list[dict[str, Any]]:
-    """Return the data rows of a curve, with a wider line for a curve below identical curves."""
-    width = 2.0
-    for names in same:
-        if name in names:
-            width += 2.5 * min(len(names) - 1 - names.index(name), 3)
+    """Return the data rows of a curve."""
     there = np.flatnonzero(np.isfinite(curve.x) & np.isfinite(curve.mean))
     shown = np.linspace(0, there.size - 1, min(there.size, _POINTS))
-    if not even:
-        shown = np.geomspace(1, there.size, _POINTS) - 1
-    places = there[np.unique(np.round(shown).astype(int))]
+    places = there[np.round(shown).astype(int)]
     rows = []
     for place, x, y, error in zip(places, *curve.at(places), strict=True):
-        row = {"config": name, "x": _short(x), "y": _short(y), "width": width}
+        row = {"config": name, "x": _short(x), "y": _short(y)}
         if numbers:
             row["number"] = int(numbers[1][place])
         if np.isfinite(error):

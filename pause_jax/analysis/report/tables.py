@@ -18,8 +18,6 @@ from pause_jax.config import config_file
 
 Places = NDArray[np.intp]
 
-# Maximum number of fields in a table with one row per config.
-_COLUMNS = 3
 # Maximum number of budgets with one column each. With more, clients are split into thirds.
 _TIERS = 5
 
@@ -33,27 +31,17 @@ def merits(result: xr.Dataset, target: float) -> Table:
 
 
 def differing(result: xr.Dataset) -> Table:
-    """Return the fields in which configs differ, one row per config (or per field if many)."""
-    columns = {
-        name: tuple(map(_plain, values.values.tolist()))
-        for name, values in summary.varied_fields(result).items()
-    }
-    names = tuple(map(str, result.config.values))
-    words = "All other fields are the same." if columns else "No field differs."
-    if len(columns) > _COLUMNS:
-        rows = tuple((path, _shared(names, cells)) for path, cells in columns.items())
-        return Table("What differs", ("field", "values"), rows, words)
-    rows = tuple(zip(names, *columns.values(), strict=True))
-    return Table("What differs", ("config", *columns), rows, words)
-
-
-def _shared(names: tuple[str, ...], cells: tuple[str, ...]) -> str:
-    """Format each distinct value, followed by the configs that have it."""
-    configs: dict[str, list[str]] = {}
-    for name, value in zip(names, cells, strict=True):
-        if value:
-            configs.setdefault(value, []).append(quoted(name))
-    return "; ".join(f"{value}: {listed(each, 20)}" for value, each in configs.items())
+    """Return the table of differing fields, with the configs that have each value."""
+    rows = []
+    for path, values in summary.varied_fields(result).items():
+        configs: dict[str, list[str]] = {}
+        for name, value in zip(result.config.values, values.values.tolist(), strict=True):
+            if text := _plain(value):
+                configs.setdefault(text, []).append(quoted(str(name)))
+        cells = [f"{text}: {listed(each, 20)}" for text, each in configs.items()]
+        rows.append((path, "; ".join(cells)))
+    words = "All other fields are the same." if rows else "No field differs."
+    return Table("What differs", ("field", "values"), tuple(rows), words)
 
 
 def common(result: xr.Dataset) -> Table:
