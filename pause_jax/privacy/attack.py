@@ -5,14 +5,9 @@ Jagielski, Ullman, Oprea (2020): for an (epsilon, delta)-LDP mechanism M and any
     P[M(x0) in E] <= e^epsilon P[M(x1) in E] + delta        for neighbours x0 and x1,
 
 so estimates of the two probabilities bound epsilon from below. The event E is "a score of the
-release is at least a threshold", or its complement. Each of the three steps uses separate releases,
-so the choice of the event does not bias its measurement:
-
-1. fit: fit the scores that need a mean or a covariance to releases of both inputs;
-2. choose: choose the pair of inputs, the score and the event with the largest bound;
-3. measure: count how often the event occurs, and bound its probabilities (Clopper and Pearson).
-
-The attacks run on the host and cannot be traced.
+release is at least a threshold", or its complement. Separate releases serve to fit the scores, to
+choose the pair of inputs, the score and the event, and to count how often the event occurs, so the
+choice does not bias the count.
 """
 
 from __future__ import annotations
@@ -39,18 +34,6 @@ Release = Partial  # (key, input) -> release; the bound arguments are traced
 Score = Callable[[np.ndarray], np.ndarray]  # releases [n, entries] -> [n], large under x0
 # (key, input, n, reduction of releases [chunk, entries]) -> reduction of n releases
 Draw = Callable[[Array, np.ndarray, int, Callable[[np.ndarray], np.ndarray]], np.ndarray]
-
-
-class Shares(NamedTuple):
-    """Number of releases per input in each step.
-
-    At most a tenth of all releases is used for fitting, and four tenths are used for choosing, for
-    both inputs of all pairs. Half is used for measuring, for the two inputs of the chosen pair.
-    """
-
-    fit: int
-    choose: int
-    measure: int
 
 
 class Attack(NamedTuple):
@@ -101,28 +84,29 @@ def two_point(
 ) -> tuple[float, float, str]:
     """Compute a lower bound on epsilon from the most distinguishable pair of neighbours.
 
-    All inputs must have the same shape, and so must all releases. :class:`Shares` states how the
-    ``samples`` releases are used. Returns the lower bound, the bound that a perfect attack would
-    reach with as many releases, and the name of the attack.
+    All inputs must have the same shape, and so must all releases. At most a tenth of the
+    ``samples`` releases is used for fitting, four tenths for choosing (both inputs of all pairs),
+    and half for measuring (the chosen pair). Returns the lower bound, the bound that a perfect
+    attack would reach with as many releases, and the name of the attack.
     """
     entries = next(iter(pairs.values()))[0].size
     # Estimating a mean and a covariance takes a few releases, even for large updates.
     fit = max(4, min(samples // (20 * len(pairs)), FITTED_NUMBERS // entries))
-    shares = Shares(fit, choose=max(4, samples // (5 * len(pairs))), measure=samples // 4)
+    choose, measure = max(4, samples // (5 * len(pairs))), samples // 4
     draw = _sampler(release, chunk=max(1, min(fit, CHUNK_NUMBERS // entries)))
     attacks = [
-        _choose(draw, name, inputs, jax.random.fold_in(key, index), shares, delta)
+        _choose(draw, name, inputs, jax.random.fold_in(key, index), fit, choose, delta)
         for index, (name, inputs) in enumerate(pairs.items())
     ]
     attack = max(attacks, key=lambda attack: attack.bound)
     hits = []
     measure_keys = jax.random.split(jax.random.fold_in(key, len(pairs)))
     for measure_key, x in zip(measure_keys, attack.inputs, strict=True):
-        scores = draw(measure_key, x, shares.measure, attack.score)
+        scores = draw(measure_key, x, measure, attack.score)
         hits.append(int(np.sum((scores >= attack.threshold) != attack.below)))
     true, false = reversed(hits) if attack.swapped else hits
-    lower = epsilon_bound(true, false, shares.measure, delta, confidence)
-    resolution = epsilon_bound(shares.measure, 0, shares.measure, delta, confidence)
+    lower = epsilon_bound(true, false, measure, delta, confidence)
+    resolution = epsilon_bound(measure, 0, measure, delta, confidence)
     return float(lower), float(resolution), attack.name
 
 
@@ -153,21 +137,22 @@ def _choose(
     name: str,
     inputs: tuple[np.ndarray, np.ndarray],
     key: Array,
-    shares: Shares,
+    fit: int,
+    choose: int,
     delta: float,
 ) -> Attack:
     """Find the attack with the largest bound for a pair of inputs, fitted on separate releases."""
     x0, x1 = inputs
     keys = jax.random.split(key, 4)
-    seen0 = draw(keys[0], x0, shares.fit, lambda y: y)
-    seen1 = draw(keys[1], x1, shares.fit, lambda y: y)
+    seen0 = draw(keys[0], x0, fit, lambda y: y)
+    seen1 = draw(keys[1], x1, fit, lambda y: y)
     scores = _fit(np.sign(x0 - x1).ravel(), seen0, seen1)
 
     def every_score(y: np.ndarray) -> np.ndarray:
         return np.stack([score(y) for score in scores.values()], axis=1)
 
-    scores0 = draw(keys[2], x0, shares.choose, every_score)
-    scores1 = draw(keys[3], x1, shares.choose, every_score)
+    scores0 = draw(keys[2], x0, choose, every_score)
+    scores1 = draw(keys[3], x1, choose, every_score)
     attacks = []
     for column, (kind, score) in enumerate(scores.items()):
         for event in _best_events(scores0[:, column], scores1[:, column], delta):
@@ -208,11 +193,8 @@ def _fit(direction: np.ndarray, seen0: np.ndarray, seen1: np.ndarray) -> dict[st
         return along(y).sum(axis=1)
 
     def likelihood(y: np.ndarray) -> np.ndarray:
-        """Return a score equivalent to the likelihood ratio of Laplace noise.
-
-        The log-likelihood ratio of an entry, (|y - low| - |y - high|) / scale, is linear in y
-        between low and high and constant outside. The sum of clipped entries gives the same tests.
-        """
+        """Return a score equivalent to the likelihood ratio of Laplace noise."""
+        # The log ratio of an entry is linear in y between low and high and constant outside.
         return np.clip(along(y), low, high).sum(axis=1)
 
     def size(y: np.ndarray) -> np.ndarray:

@@ -1,10 +1,7 @@
 """Empirical audits: lower bounds on the true epsilon of a mechanism.
 
 An audit attacks the mechanism. It can refute a claimed epsilon (with a larger lower bound) but
-cannot prove it. The bound holds at the stated confidence, because the attack is chosen on one part
-of the releases and measured on another. Audits run on the host and cannot be traced.
-
-Source: Jagielski, Ullman, Oprea (2020).
+cannot prove it. Source: Jagielski, Ullman, Oprea (2020).
 """
 
 from __future__ import annotations

@@ -2,10 +2,8 @@
 
 A schedule defines eps_i for i = 1, 2, ... with sum eps_i <= eps_bar. By basic composition (PAUSE,
 Theorem 2), all releases of a client together are then eps_bar-LDP, no matter how often the client
-is chosen and how this choice depends on the past.
-
-Every epsilon is for one client and one unit of the mechanism that spends the budget
-(``Mechanism.unit``). Participation counts are integer arrays, and all methods are elementwise.
+is chosen and how this choice depends on the past. Every epsilon is for one client and one unit of
+the mechanism (``Mechanism.unit``). Participations are integer arrays; all methods are elementwise.
 """
 
 from __future__ import annotations
@@ -254,10 +252,7 @@ class Power(Schedule):
 
 
 def partial_zeta(s: Array, n: Array) -> Array:
-    """Compute the sum of i^-s for i = 1, ..., n without cancellation, elementwise in n, for s > 1.
-
-    The first ``BY_HAND`` terms are added directly, and the Euler-Maclaurin formula adds the others.
-    """
+    """Compute the sum of i^-s for i = 1, ..., n without cancellation (Euler-Maclaurin), s > 1."""
     i = jnp.arange(1.0, BY_HAND + 1).reshape(-1, *[1] * n.ndim)
     by_hand = jnp.sum(jnp.where(i <= n[None], i**-s, 0.0), axis=0)
     last = jnp.maximum(n, BY_HAND)

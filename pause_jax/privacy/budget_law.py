@@ -173,9 +173,7 @@ class BudgetFile(BudgetLaw):
     @property
     def _table(self) -> tuple[tuple[str, ...], np.ndarray]:
         known = self.digest + self.column
-        if known not in _TABLES:
-            known = self.loaded().digest + self.column
-        return _TABLES[known]
+        return _TABLES[known if known in _TABLES else self.loaded().digest + self.column]
 
     def factors(self, key: Array, num_clients: int) -> Array:
         return jnp.asarray(self._table[1][:num_clients])

@@ -35,20 +35,18 @@ class Projected(Mechanism):
     """Mechanism that projects the update to k random dimensions and privatizes the projection.
 
     The projection is a subsampled randomised Hadamard transform. It pads the update to the next
-    power of two n, flips signs at random, applies the Walsh-Hadamard transform, and keeps k of the
-    n coordinates, times sqrt(n / k). One coordinate is drawn from each of k runs, which needs no
-    sort. If k does not divide n, the lengths of the runs differ by at most one, and the factor is
-    the square root of the run's length. The transpose maps the release back without a matrix.
+    power of two n, flips signs at random, applies the Walsh-Hadamard transform, and keeps one
+    coordinate of each of k runs, times the square root of the run's length. The transpose maps the
+    release back without a matrix.
 
     Formal guarantees:
       The guarantees of ``inner`` hold for the whole update, because the projection does not depend
       on the data and ``inner`` clips its input. The projection is public. A client needs to send
       only k numbers.
 
-    For an update of norm r < C, the release is unbiased over projection and noise if the projected
-    norm (mean square r^2, relative deviation about 1 / sqrt(2k)) is below the bound C of ``inner``.
-    Longer projections are clipped, which shortens an update of norm C by about 0.28 C / sqrt(k).
-    This is Fast ProjUnit of Asi, Feldman, Nelson, Nguyen and Talwar 2023 (arXiv 2306.04444).
+    The release is unbiased if the projected norm is below the bound C of ``inner``. Longer
+    projections are clipped, which shortens an update of norm C by about 0.28 C / sqrt(k). This is
+    Fast ProjUnit of Asi, Feldman, Nelson, Nguyen and Talwar 2023 (arXiv 2306.04444).
 
     Attributes:
       inner: mechanism that privatizes the projection and defines the budget.

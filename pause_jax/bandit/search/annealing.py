@@ -75,10 +75,8 @@ def _extremes(values: Array, num_selected: int, available: Array) -> tuple[Array
 def _finite(index: Array, weight: Array, num_selected: int, available: Array) -> Array:
     """Replace +-inf in the index [K] with finite values that preserve the order of all energies.
 
-    Sums of m weights differ by less than ``reach``. A set whose lowest index is ``reach`` above the
-    largest finite index therefore has a larger energy than any set with a finite lowest index, as
-    with +inf. The same holds in reverse for -inf. Between sets with the same replaced value, the
-    weights decide. The acceptance rule needs finite energy differences.
+    The acceptance rule needs finite energy differences. Sums of m weights differ by less than
+    ``reach``, so an index that is ``reach`` above all finite ones has the effect of +inf.
     """
     high, low = _extremes(weight, num_selected, available)
     reach = tree_sum(high) - tree_sum(low) + 1.0
@@ -106,11 +104,7 @@ def _ranks(lists: Array, key: Array) -> Array:
 
 
 def _largest_difference(index: Array, terms: Array, num_selected: int, available: Array) -> Array:
-    """Compute an upper bound on the energy difference of two sets, PAUSE (19) without omega.
-
-    The lowest index in a set lies between the smallest and the m-th largest index. The sum of each
-    additive term lies between the sums of its m smallest and of its m largest values.
-    """
+    """Compute an upper bound on the energy difference of two sets, PAUSE (19) without omega."""
     index_high, index_low = _extremes(index, num_selected, available)
     highs, lows = jax.vmap(lambda term: _extremes(term, num_selected, available))(terms)
     return (
@@ -131,10 +125,8 @@ def neighbour_masks(landscape: Landscape, members: Array) -> tuple[Array, Array,
     """Return the neighbourhood of R1 and R2 as two products of sets, given by four masks [K].
 
     A neighbour replaces a member i with a client j from outside. It is *active* if i is the lowest
-    member in at least one list (with any j), and *passive* if j is below all members in at least
-    one list. All i that are not the lowest member in any list admit the same j. The neighbourhood
-    is therefore the disjoint union of (removable x outside) and (others x below), and a uniform
-    draw from it needs no enumeration.
+    member in at least one list, and *passive* if j is below all members in at least one list. The
+    neighbourhood is the disjoint union of (removable x outside) and (others x below).
     """
     outside = landscape.available & ~members
     if landscape.ranks.shape[0] == 0:  # vanilla, only R1

@@ -83,9 +83,8 @@ def _by_counting(
     weight in a prefix is one plus the number of heavier members. A product of two [K, K] masks
     counts these members for all prefixes at once.
     """
-    bits: Array | tuple[None, ...] = (
-        None,
-    ) * 3  # break ties by index, by weight, and between prefixes
+    # Words that break ties by index, by weight, and between prefixes.
+    bits: Array | tuple[None, ...] = (None, None, None)
     if key is not None:
         bits = jax.vmap(lambda key: jax.random.bits(key, index.shape))(jax.random.split(key, 3))
     stands_before = _precedence(index, available, bits[0])  # [i, j]: i before j by index
@@ -118,12 +117,10 @@ def _total_of_heaviest(
     place: Float[Array, "K K"],
     num_selected: int,
 ) -> Float[Array, " K"]:
-    """Sum each cohort's weights in descending order.
+    """Sum each cohort's weights in descending order, so sums of equal weights are bitwise equal.
 
-    The fixed order makes sums of equal weights bitwise equal, whichever clients have these weights
-    and whatever is batched with this search. A sum with one nonzero term moves each weight to its
-    place, and the places are then added sequentially. Row j of ``cohort`` is the mask of cohort j,
-    and row j of ``place`` numbers its members from 1 to m by descending weight.
+    Row j of ``cohort`` is the mask of cohort j, and row j of ``place`` numbers its members from 1
+    to m by descending weight. A sum with one nonzero term moves each weight to its place.
     """
     places = 1 + jnp.arange(num_selected, dtype=place.dtype)[None, None, :]
     holds = cohort[:, :, None] & (place[:, :, None] == places)  # [j, i, r]
@@ -231,16 +228,12 @@ class Bounds(NamedTuple):
 def best_prefix(index: Array, weight: Array, num_selected: int) -> Array:
     """Return the last place of the prefix that maximises its last index + its m largest weights.
 
-    1. Evaluate the prefix of the first m places. Split the other places into blocks, and store the
-       m largest weights before each block in one pass.
-    2. Compute an upper bound on the value of every place (:func:`first_bounds`).
-    3. Evaluate the place with the highest bound, and tighten the bounds of its block using the m
-       largest weights of its prefix (:func:`value_highest_of`). Repeat while a bound reaches the
-       best value.
+    Evaluate the first m places, and bound the value of every other place (:func:`first_bounds`).
+    While a bound reaches the best value, evaluate the place with the highest bound, and tighten the
+    bounds of its block (:func:`value_highest_of`).
 
-    The sum of m sorted weights is a fixed tree of additions, so rounding is monotone and sums of
-    equal weights are bitwise equal. The bounds include the worst-case rounding error, so a skipped
-    place is worse in floating point, too.
+    The sum of m sorted weights is a fixed tree of additions, so sums of equal weights are bitwise
+    equal. The bounds include the rounding error: a skipped place is worse in floating point, too.
 
     ``index`` must be descending. Both arrays are -inf at places without a client. Ties go to the
     larger sum of weights, then to the first place. With fewer than m clients, the result is m - 1.
@@ -352,13 +345,10 @@ def _valued(index: Array, top: Array, place: Array) -> Best:
 def _total_bounds(top: Array, weight: Array) -> Array:
     """Compute an upper bound on the total after each of the following places, float [S].
 
-    A weight w that enters the m largest, ``top``, replaces a weight of at least ``top[-1]``,
-    because the smallest of the m never decreases. The total grows by at most max(w - top[-1], 0).
-
-    This holds for exact sums. In floating point, the totals before and after are computed by trees
-    of additions. The error of each tree is at most ceil(log2 m) eps / 2 times the sum of absolute
-    values. For the final m weights, this sum is at most ``sum |top|`` for the weights that stay,
-    plus ``|w| <= |top[-1]| + gain`` for each of at most m weights that enter. The gains are a
+    A weight w that enters the m largest, ``top``, replaces a weight of at least ``top[-1]``, so the
+    total grows by at most max(w - top[-1], 0). In floating point, the error of each tree of
+    additions is at most ceil(log2 m) eps / 2 times the sum of absolute values, which is at most
+    ``sum |top|`` plus ``|top[-1]| + gain`` for each of m weights that enter. The gains are a
     running sum with at most S roundings, and this function adds a few more.
     """
     num_selected, size = len(top), len(weight)

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
 from pause_jax.bandit.protocol import Info
@@ -19,9 +18,10 @@ from pause_jax.bandit.search.problem import (
     set_energy,
     shuffled,
 )
-from pause_jax.base.struct import ConfigError, Sizes, static
+from pause_jax.base.struct import ConfigError, Sizes
 from pause_jax.rng.summation import tree_sum
 
+# Maximum number of sets C(K, m); larger networks are rejected.
 MAX_SETS = 10_000_000
 # Number of sets scored in parallel, which bounds the memory.
 CHUNK = 4096
@@ -34,33 +34,21 @@ def exhaustive(
     *,
     available: Array | None = None,
     key: Array | None = None,
-    max_sets: int = MAX_SETS,
     chunk_size: int = CHUNK,
 ) -> tuple[Array, Array]:
     """Maximise ``min index + sum weight`` by scoring every set, as in the authors' code.
 
-    Sets are unranked on the fly (combinatorial number system), so only one chunk is in memory.
-
-    Args:
-      index: float [K], may contain +inf and -inf, but no NaN.
-      weight: float [K], finite.
-      num_selected: m (static).
-      available: bool [K] or None, as in :func:`pause_jax.bandit.search.exact`.
-      key: random key for breaking ties; None to break ties by client number.
-      max_sets: maximum number of sets, below 2^31.
-      chunk_size: number of sets scored at a time.
-
-    Returns:
-      (clients, energy) as in :func:`pause_jax.bandit.search.exact`.
+    Sets are unranked on the fly (combinatorial number system), so only one chunk of ``chunk_size``
+    sets is in memory. The other arguments, the result and the errors are those of
+    :func:`pause_jax.bandit.search.exact`.
 
     Raises:
-      ValueError: if the shapes disagree, m is out of range, or an untraced value is NaN.
-      ConfigError: if C(K, m) exceeds ``max_sets``; the message contains the count.
+      ConfigError: if C(K, m) exceeds ``MAX_SETS``; the message contains the count.
     """
     index, weight = jnp.asarray(index), jnp.asarray(weight)
     check_problem(index, weight, num_selected)
     (num_clients,) = index.shape
-    num_sets = count_sets(num_clients, num_selected, max_sets)
+    num_sets = count_sets(num_clients, num_selected)
     available = jnp.ones(num_clients, bool) if available is None else jnp.asarray(available)
     order = shuffled(num_clients, available, key)
     u, w, usable = index[order], weight[order], available[order]
@@ -113,42 +101,31 @@ def _score(members: Array, index: Array, weight: Array, usable: Array) -> tuple[
     return jnp.where(feasible, value, jnp.nan), jnp.where(feasible, total, jnp.nan)
 
 
-def count_sets(num_clients: int, num_selected: int, max_sets: int = MAX_SETS) -> int:
-    """Return C(K, m), or raise :class:`ConfigError` if it exceeds ``max_sets``."""
+def count_sets(num_clients: int, num_selected: int) -> int:
+    """Return C(K, m), or raise :class:`ConfigError` if it exceeds ``MAX_SETS``."""
     num_sets = math.comb(num_clients, num_selected)
-    if num_sets > max_sets:
+    if num_sets > MAX_SETS:
         raise ConfigError(
             f"exhaustive search would score {num_sets:,} sets a round (num_clients = "
-            f"{num_clients}, num_selected = {num_selected}): must be <= {max_sets:,}. "
+            f"{num_clients}, num_selected = {num_selected}): must be <= {MAX_SETS:,}. "
             "Use search = exact, which finds the same optimum for any number of clients."
         )
     return num_sets
 
 
 class Exhaustive(Search):
-    """Exhaustive search that scores all sets (see :func:`exhaustive`).
-
-    Attributes:
-      max_sets: maximum number of sets C(K, m); larger networks are rejected.
-    """
+    """Exhaustive search that scores up to ``MAX_SETS`` sets (see :func:`exhaustive`)."""
 
     name: ClassVar[str] = "exhaustive"
     summary: ClassVar[str] = "scores all C(K, m) sets; small networks only"
 
-    max_sets: int = static(default=MAX_SETS, at_least=1, at_most=np.iinfo(np.int32).max // 2)
-
     def check(self, path: str, sizes: Sizes) -> None:
-        count_sets(sizes.num_clients, sizes.cohort_size, self.max_sets)
+        count_sets(sizes.num_clients, sizes.cohort_size)
 
     def __call__(
         self, key: Array, problem: Problem, num_selected: int, available: Array
     ) -> tuple[Array, Info]:
         clients, energy = exhaustive(
-            problem.index,
-            problem.weight,
-            num_selected,
-            available=available,
-            key=key,
-            max_sets=self.max_sets,
+            problem.index, problem.weight, num_selected, available=available, key=key
         )
         return clients, optimal_info(energy)

@@ -120,10 +120,9 @@ class Phones(AvailabilityTrace):
 
     The defaults are fitted to ``data/cached_timers.json`` of github.com/Carkham/FLHetBench, which
     lists 1,000 users of FLASH (Yang et al., WWW 2021), 710 of whom have states for a day to a
-    week. A phone counts as connected while it is idle, charging and on Wi-Fi. The mean fraction is
-    0.095, and the quantiles 0.25, 0.5, 0.75, 0.9 and 0.95 are 0.013, 0.055, 0.131, 0.255 and 0.324
-    (in this model: 0.027, 0.066, 0.132, 0.219 and 0.285). Connections last 1,931 s on average. The
-    mean over all phones is 0.137 at 4 a.m. and 0.065 in the early afternoon.
+    week. A phone counts as connected while it is idle, charging and on Wi-Fi. The quantiles 0.25,
+    0.5, 0.75, 0.9 and 0.95 of the fraction are 0.013, 0.055, 0.131, 0.255 and 0.324 (in this model:
+    0.027, 0.066, 0.132, 0.219 and 0.285).
 
     Attributes:
       share: mean fraction of time for which a phone is connected.

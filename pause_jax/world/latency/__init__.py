@@ -1,9 +1,6 @@
 """Latency models, which draw the seconds that each client takes in a round.
 
-Latencies are independent across rounds and clients, and at least ``min_latency`` (tau_min). Their
-distribution is the same in every round unless the model ``varies``. Sources: the PAUSE experiments
-(two_groups), BSFL (ten_groups, speed_normal) and RBCS-F (linear_context). Custom models subclass
-:class:`Latency`.
+Custom models subclass :class:`Latency`.
 """
 
 from pause_jax.world.latency.base import Latency, Work

@@ -114,16 +114,9 @@ class Latency(FromFile):
 
 
 def quadrature(low: Array, high: Array) -> tuple[Array, Array]:
-    """Return Gauss-Legendre points and weights on one interval per client.
+    """Return Gauss-Legendre (points, weights), float [K, 128] each, on intervals with ends [K].
 
     sum(weights * f(points), axis=1) integrates f, exactly for polynomials of degree <= 255.
-
-    Args:
-      low: float [K], lower ends.
-      high: float [K], upper ends.
-
-    Returns:
-      (points, weights), float [K, 128] each.
     """
     half = (high - low)[:, None] / 2
     points = low[:, None] + half * (1 + jnp.asarray(_NODES, low.dtype)[None, :])

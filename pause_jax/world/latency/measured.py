@@ -20,8 +20,6 @@ LARGEST = float(np.finfo(np.float32).max)
 _COLUMNS = ("client", "seconds")
 # Optional columns that order a client's measurements (default: order of the file).
 _ORDERS = ("round", "time")
-# (column names, list of (place in the file, values of the line)).
-_Rows = tuple[list[str], list[tuple[str, list[Any]]]]
 
 
 class Measured(NamedTuple):
@@ -39,13 +37,10 @@ class Measured(NamedTuple):
 def parse(
     content: bytes, path: str, where: str = "latency.path", *, drop_bad_lines: bool = False
 ) -> Measured:
-    """Parse the measurements of a file.
+    """Parse the content of a file: Parquet if ``path`` ends in ``.parquet``, else CSV.
 
-    Args:
-      content: content of the file: Parquet if ``path`` ends in ``.parquet``, else CSV.
-      path: path of the file.
-      where: config field that contains the path, for error messages.
-      drop_bad_lines: whether to skip lines that break a rule, listing the rules in ``dropped``.
+    Errors name the config field ``where``. With ``drop_bad_lines``, lines that break a rule are
+    skipped, and ``dropped`` lists the rules.
 
     Raises:
       ConfigError: if columns are wrong, no line is valid, or an invalid line is not skipped.
@@ -135,7 +130,8 @@ def _time(value: Any) -> float:
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _parquet(name: str, content: bytes) -> _Rows:
+def _parquet(name: str, content: bytes) -> tuple[list[str], list[tuple[str, list[Any]]]]:
+    """Return (column names, list of (place in the file, values of the line))."""
     try:
         import pandas as pd
         import pyarrow  # noqa: F401

@@ -37,10 +37,9 @@ class _Table(NamedTuple):
     ids: tuple[str, ...]  # client ids of a file; empty for arrays
 
 
-# Tables keyed by digest, because a traced program cannot read a file. For a file with rounds, the
-# table in ``_PLAYED`` has one row per client and round.
+# Tables keyed by digest and order, because a traced program cannot read a file. For a file with
+# rounds, the table of the order ``played`` has one row per client and round.
 _TABLES: dict[str, _Table] = {}
-_PLAYED: dict[str, _Table] = {}
 # Maximum number of rows in a table with rounds.
 _MOST = 10**8
 
@@ -103,8 +102,7 @@ class Traces(Latency):
         flat = np.concatenate(rows)
         content = clients.astype("<i8").tobytes() + flat.astype("<f8").tobytes()
         digest = hashlib.sha256(content).hexdigest()
-        _TABLES.setdefault(digest, _table(clients, flat))
-        _PLAYED.setdefault(digest, _TABLES[digest])
+        _TABLES[digest + "drawn"] = _TABLES[digest + "played"] = _table(clients, flat)
         return cls(digest=digest)
 
     @property
@@ -119,7 +117,7 @@ class Traces(Latency):
 
     def loaded(self) -> Self:
         if not self.path:
-            if self.digest in _TABLES:
+            if self.digest + self.order in _TABLES:
                 return self
             raise ConfigError(
                 "latency.path = '': must be a CSV file with the header client,seconds"
@@ -132,21 +130,17 @@ class Traces(Latency):
                 measured = _every_round(measured, f"latency.path = {self.path!r}")
             return _table(measured.client, measured.seconds, measured.ids)
 
-        digest = source_file.parsed(self._tables, "latency", self.path, self.digest, table)
-        return self.replace(digest=digest)
+        source = _TABLES, "latency", self.path, self.digest
+        return self.replace(digest=source_file.parsed(*source, table, part=self.order))
 
     @property
     def client_ids(self) -> tuple[str, ...]:
         return self._measured.ids
 
     @property
-    def _tables(self) -> dict[str, _Table]:
-        return _PLAYED if self.order == "played" else _TABLES
-
-    @property
     def _measured(self) -> _Table:
-        tables = self._tables
-        return tables[self.digest if self.digest in tables else self.loaded().digest]
+        known = self.digest + self.order
+        return _TABLES[known if known in _TABLES else self.loaded().digest + self.order]
 
     def _drawn(self, key: Array, num_clients: int) -> Array:
         """Return the index of a random entry for each client, int [K]."""
