@@ -27,15 +27,10 @@ _NODES, _WEIGHTS = np.polynomial.laguerre.laggauss(16)
 
 
 class Test(NamedTuple):
-    """Result of a statistical test of one assumption.
+    """Result of a statistical test of one assumption."""
 
-    Attributes:
-      figure: correlation that measures the violation, near 0 if the assumption holds.
-      p: p-value; NaN without enough data.
-    """
-
-    figure: float
-    p: float
+    figure: float  # correlation that measures the violation, near 0 if the assumption holds
+    p: float  # p-value; NaN without enough data
 
     @property
     def speaks_against(self) -> bool:

@@ -23,31 +23,18 @@ MIN_SAMPLES = 1000
 
 
 class Audit(NamedTuple):
-    """Result of an audit.
-
-    Attributes:
-      mechanism: name of the mechanism.
-      unit: unit that the mechanism's epsilon protects.
-      claim: unit of the audited claim, ``coordinate`` or ``update``.
-      epsilon: claimed epsilon of a single release.
-      delta: claimed delta of a single release.
-      lower_bound: lower bound on the true epsilon.
-      confidence: probability that the lower bound holds.
-      resolution: largest possible lower bound; about ln(samples / 15) at delta 0, confidence 0.95.
-      samples: total number of releases.
-      attack: names of the inputs and of the score in the strongest attack.
-    """
+    """Result of an audit of the claimed epsilon and delta of a single release."""
 
     mechanism: str
-    unit: str
-    claim: str
+    unit: str  # unit that the mechanism's epsilon protects
+    claim: str  # unit of the audited claim, ``coordinate`` or ``update``
     epsilon: float
     delta: float
-    lower_bound: float
-    confidence: float
-    resolution: float
-    samples: int
-    attack: str
+    lower_bound: float  # on the true epsilon
+    confidence: float  # probability that the lower bound holds
+    resolution: float  # largest possible lower bound, ln(samples / 15) at delta 0, confidence 0.95
+    samples: int  # total number of releases
+    attack: str  # names of the inputs and of the score in the strongest attack
 
     @property
     def violated(self) -> bool:
