@@ -28,7 +28,7 @@ def imported(module: str, without: list[str]) -> subprocess.CompletedProcess[str
 
 OPTIONAL = (
     *("altair", "array_record", "cloudpickle", "dask", "distributed", "dp_accounting", "jinja2"),
-    *("flwr", "matplotlib", "optuna", "PIL", "pyarrow", "submitit"),
+    *("flwr", "matplotlib", "optuna", "PIL", "pyarrow", "safetensors", "submitit"),
     *("tensorboardX", "tensorflow_datasets", "vl_convert", "zarr"),
 )
 

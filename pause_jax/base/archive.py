@@ -30,7 +30,7 @@ def decoded(where: object, content: str | bytes, kind: type[T], advice: str) -> 
 
 def save_arrays(file: BinaryIO, arrays: Arrays) -> None:
     """Write arrays and their digest to an npz file."""
-    members: dict[str, Any] = {**arrays, "digest": _digest(arrays)}
+    members: dict[str, Any] = {**arrays, "digest": digest_of(arrays)}
     np.savez(file, **members)
 
 
@@ -39,14 +39,14 @@ def load_arrays(content: bytes) -> dict[str, NDArray[Any]]:
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             arrays = dict(archive)
-        if not np.array_equal(arrays.pop("digest"), _digest(arrays)):
+        if not np.array_equal(arrays.pop("digest"), digest_of(arrays)):
             raise ValueError("not what was saved")
     except Exception as error:  # a damaged zip file raises many types of exceptions
         raise ValueError(one_line(str(error) or repr(error))) from None
     return arrays
 
 
-def _digest(arrays: Arrays) -> NDArray[np.uint8]:
+def digest_of(arrays: Arrays) -> NDArray[np.uint8]:
     """Return the SHA-256 digest of the arrays' names, dtypes, shapes and bytes, uint8 [32]."""
     content = hashlib.sha256()
     for name, array in sorted(arrays.items()):

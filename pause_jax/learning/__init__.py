@@ -22,8 +22,10 @@ from pause_jax.learning.optimizer import (
 from pause_jax.learning.partition import (
     Dirichlet, DirichletLabels, Iid, Natural, Partition as Partition, PartitionConfig, Shards,
 )  # fmt: skip
+from pause_jax.learning.start import save_weights
 from pause_jax.learning.task import TASKS as TASKS, Classification, NextToken, Regression, Task
 from pause_jax.learning.tensorflow_datasets import Cifar10, FashionMnist, Mnist, Tfds
+from pause_jax.learning.trained import Head, Lora, Matching, TrainedPart
 
 DATASETS: tuple[type[DataConfig], ...] = (
     *(Digits, Mnist, FashionMnist, Cifar10, LinearRegression, Characters, Tfds, Files, Given),
@@ -32,8 +34,9 @@ DATASETS: tuple[type[DataConfig], ...] = (
 __all__ = [
     "Characters", "Cifar10", "Classification", "Cnn2", "Cnn3", "ConstantRate", "CosineDecay",
     "DataConfig", "Dataset", "Digits", "Dirichlet", "DirichletLabels", "Execution", "FashionMnist",
-    "FedAdam", "FedAvg", "FedAvgM", "FedYogi", "Files", "FlaxModel", "Gru", "Iid", "Learner",
-    "LearnerState", "Learning", "Linear", "LinearRegression", "Mlp", "Mnist", "Model", "Natural",
-    "NextToken", "PartitionConfig", "RateSchedule", "Regression", "ResNet18", "ServerOptimizer",
-    "Shards", "StepDecay", "Task", "Tfds", "Trained",
+    "FedAdam", "FedAvg", "FedAvgM", "FedYogi", "Files", "FlaxModel", "Gru", "Head", "Iid",
+    "Learner", "LearnerState", "Learning", "Linear", "LinearRegression", "Lora", "Matching", "Mlp",
+    "Mnist", "Model", "Natural", "NextToken", "PartitionConfig", "RateSchedule", "Regression",
+    "ResNet18", "ServerOptimizer", "Shards", "StepDecay", "Task", "Tfds", "Trained",
+    "TrainedPart", "save_weights",
 ]  # fmt: skip

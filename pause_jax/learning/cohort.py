@@ -12,7 +12,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from pause_jax.base.memory import tree_bytes
 from pause_jax.learning.client import LocalTraining
-from pause_jax.learning.learner import Variables, trained_part
+from pause_jax.learning.learner import Variables, sent_part, trained_part
 
 # Maximum memory in bytes for clients trained side by side. A CPU is fastest while training stays in
 # the cache. On accelerators, the limit bounds memory. docs/engineering_log.md has measurements.
@@ -49,8 +49,8 @@ def clients_that_fit(client_bytes: int) -> int:
 def training_bytes(training: LocalTraining, variables: Variables) -> int:
     """Return the memory that one client needs in training, in bytes.
 
-    This includes the model, the gradient, the optimiser state and the residuals that layers store
-    for the backward pass of one batch.
+    This includes the model without its frozen part, the gradient, the optimiser state and the
+    residuals that layers store for the backward pass of one batch.
     """
     batch = training.batch_size
     sample = training.dataset.sample
@@ -64,7 +64,7 @@ def training_bytes(training: LocalTraining, variables: Variables) -> int:
 
         gradient = trained_part(variables)
         remembered = jax.vjp(outputs, gradient)[1]
-        return variables, gradient, training.optimizer.init(gradient), remembered
+        return sent_part(variables), gradient, training.optimizer.init(gradient), remembered
 
     return tree_bytes(jax.eval_shape(one, variables, x))
 

@@ -15,8 +15,8 @@ from pause_jax.base.struct import Config, ConfigError, Reference, Sizes, node, n
 from pause_jax.learning.client import LocalTraining
 from pause_jax.learning.cohort import Execution
 from pause_jax.learning.data import DataConfig, Digits, Given
-from pause_jax.learning.dataset import Dataset, checked, form
-from pause_jax.learning.learner import Deferred, Learner
+from pause_jax.learning.dataset import Dataset, checked, form, with_weights
+from pause_jax.learning.learner import Deferred, Learner, Variables
 from pause_jax.learning.models import Mlp, Model
 from pause_jax.learning.optimizer import (
     ConstantRate,
@@ -28,6 +28,7 @@ from pause_jax.learning.optimizer import (
 )
 from pause_jax.learning.partition import Iid, PartitionConfig, num_held_out
 from pause_jax.learning.server import FederatedAveraging, no_updates
+from pause_jax.learning.start import given_weights, start_weights, with_start
 from pause_jax.learning.task import (
     Task,
     check_outputs,
@@ -36,12 +37,14 @@ from pause_jax.learning.task import (
     shape_of_outputs,
     task_of,
 )
+from pause_jax.learning.trained import TrainedPart, part_of
 
 if TYPE_CHECKING:
     import optax
 
-# Combinations of model, task and data shapes that passed ``Learning._check_task``.
-_FITTING: set[Any] = set()
+# Shapes of the variables, for each combination of model, task and data that passed
+# ``Learning._checked_task``.
+_FITTING: dict[Any, Variables] = {}
 
 
 class Learning(Config):
@@ -52,6 +55,11 @@ class Learning(Config):
       partition: assignment of training samples to clients.
       task: learning task; None infers it from the targets (labels, floats or tokens).
       model: model architecture.
+      trained: part of the model that clients train: ``"all"``, ``"head"``, a regular expression on
+        leaf paths such as ``hidden_0/kernel``, or :class:`Lora`. The rest is frozen and never sent.
+      start: initial weights by leaf path: an ``.npz`` or ``.safetensors`` file, an Orbax folder or,
+        in Python, nested dicts of arrays; None to draw all weights.
+      start_missing: ``error``, or ``initial`` to draw the leaves that ``start`` lacks.
       optimizer: client optimiser (static), an optax name (``adam``, ``sgd``, ...) or, in Python, a
         ``GradientTransformation`` (fixed rate) or a function that returns one for a learning rate.
       learning_rate: learning rate of the clients in round 1.
@@ -76,6 +84,9 @@ class Learning(Config):
     partition: PartitionConfig = node(factory=Iid, of=PartitionConfig)
     task: Task | None = node(factory=lambda: None, of=Task, optional=True)
     model: Model = node(factory=Mlp, of=Model)
+    trained: TrainedPart = node(factory=TrainedPart, of=TrainedPart)
+    start: str | None = static(default=None, optional=True, kind=str)
+    start_missing: str = static(default="error", choices=("error", "initial"))
     optimizer: Any = static(default="adam", kind=Reference)
     learning_rate: float = number(default=0.01, above=0)
     schedule: RateSchedule = node(factory=ConstantRate, of=RateSchedule)
@@ -87,6 +98,11 @@ class Learning(Config):
     stale_damping: float | None = number(default=None, at_least=0, at_most=1, optional=True)
     validation: int = static(default=0, at_least=0)
     holdout: float = static(default=0.0, at_least=0, at_most=0.9)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "trained", part_of(self.trained))
+        object.__setattr__(self, "start", given_weights(self.start))
 
     def check(self, path: str, sizes: Sizes) -> None:
         made(self.optimizer, 0.1)
@@ -121,8 +137,11 @@ class Learning(Config):
                 f"{whose}, of which some must be left to score."
             )
         self.partition.check_data(data, self.num_samples(data), num_clients)
-        self._check_task(data, whose)
-        return data
+        model = self._checked_task(data, whose)
+        self.trained.check_model(model)
+        if self.start is None:
+            return with_weights(data, None)
+        return with_weights(data, start_weights(self.start, self.start_missing, model))
 
     def num_samples(self, data: Dataset) -> int:
         """Return the number of training samples in use."""
@@ -181,8 +200,9 @@ class Learning(Config):
         """
         max_samples = min(self.max_steps * self.batch_size, largest)
         task = self.task_for(data)
+        network = self.model.network(shape_of_outputs(task, data)[-1])
         return LocalTraining(
-            network=self.model.network(shape_of_outputs(task, data)[-1]),
+            network=self.trained.network(with_start(network, data.start or {})),
             task=task,
             optimizer=self.client_optimizer(jnp.ones((), jnp.int32)),
             dataset=data,
@@ -197,8 +217,11 @@ class Learning(Config):
         """Return the configured task, or infer it from the targets if it is None."""
         return task_of(data) if self.task is None else self.task
 
-    def _check_task(self, data: Dataset, whose: str) -> None:
-        """Validate data, task and model together. Error messages describe the data as ``whose``."""
+    def _checked_task(self, data: Dataset, whose: str) -> Variables:
+        """Validate data, task and model together, and return the shapes of the model's variables.
+
+        Error messages describe the data as ``whose``.
+        """
         task, sample = self.task_for(data), data.sample
         task.check_data(data)
         wanted = shape_of_outputs(task, data)
@@ -225,7 +248,7 @@ class Learning(Config):
             tokens,
         )
         if question in _FITTING:
-            return
+            return _FITTING[question]
         network = self.model.network(wanted[-1])
         one = jax.ShapeDtypeStruct((1, *sample.shape), sample.dtype)
         try:
@@ -248,15 +271,17 @@ class Learning(Config):
         if any(0 in leaf.shape for leaf in jax.tree.leaves(variables)):
             raise ConfigError(f"{where}: {of} are too small for it. Use the model mlp.")
         check_outputs(task, data, outputs, where)
-        _FITTING.add(question)
+        _FITTING[question] = variables
+        return variables
 
 
 def of_any_data(learning: Any) -> Any:
-    """Return ``learning`` with a placeholder as data config.
+    """Return ``learning`` with a placeholder as data config, and without ``start``.
 
-    Compiled programs do not depend on the data config, so data sets of equal shapes share programs.
-    Subclasses of ``Learning``, which may read the data config, are returned unchanged.
+    Compiled programs depend on neither, so data sets of equal shapes share programs. Subclasses of
+    ``Learning``, which may read them, are returned unchanged.
     """
     if type(learning) is not Learning:
         return learning
-    return learning.replace(data=Given(num_train=learning.data.num_train))
+    given = Given(num_train=learning.data.num_train)
+    return learning.replace(data=given, start=None, start_missing="error")

@@ -231,8 +231,8 @@ def _folder(folder: pathlib.Path) -> Arrays:
     return arrays
 
 
-def _arrays(path: pathlib.Path, only: tuple[str, ...] = ()) -> Arrays:
-    """Read and validate the arrays in a file. If not empty, ``only`` lists the allowed names."""
+def read_npz(path: pathlib.Path) -> Arrays:
+    """Read the arrays in an ``.npz`` file, or raise ConfigError if it is not a valid file."""
     check_regular("file", path)
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as zipped:
@@ -245,6 +245,12 @@ def _arrays(path: pathlib.Path, only: tuple[str, ...] = ()) -> Arrays:
         raise
     except Exception as error:  # NumPy raises many exception types for invalid files
         raise ConfigError(f"{path}: must be an .npz file of numbers ({error}).") from None
+    return arrays
+
+
+def _arrays(path: pathlib.Path, only: tuple[str, ...] = ()) -> Arrays:
+    """Read and validate the arrays in a file. If not empty, ``only`` lists the allowed names."""
+    arrays = read_npz(path)
     known = only or ("x", "y", "x_test", "y_test", "clients")
     if not {"x", "y"} <= set(arrays) <= set(known):
         raise ConfigError(

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import operator
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -35,6 +35,8 @@ class Dataset(PyTree):
       pixel_max: largest possible pixel value. Models receive (x / pixel_max - 0.5) / 0.5. A value
         of 0 means features or tokens.
       num_classes: number of labels, or of tokens in the vocabulary; not used for regression.
+      start: initial weights by leaf path, as read from ``Learning.start``; None if the key draws
+        them all.
     """
 
     x_train: Array
@@ -42,6 +44,7 @@ class Dataset(PyTree):
     x_test: Array
     y_test: Array
     clients: Array | None = None
+    start: dict[str, Array] | None = None
     client_ids: tuple[str, ...] | None = static(default=None, optional=True, kind=str)
     pixel_max: int = static(default=0, at_least=0)
     num_classes: int = static(default=1, at_least=1)
@@ -141,6 +144,7 @@ class Dataset(PyTree):
             array = np.ascontiguousarray(leaf)
             content.update(f"{array.dtype} {array.shape}".encode())
             content.update(array.data)
+        content.update(" ".join(self.start or ()).encode())
         return content.hexdigest()
 
 
@@ -182,6 +186,16 @@ def checked(data: Dataset) -> Dataset:
     with jax.ensure_compile_time_eval():
         placed = {name: jax.device_put(array, may_alias=False) for name, array in arrays.items()}
         done = data.replace(**placed, pixel_max=pixel_max, num_classes=num_classes)
+    _CHECKED[id(done)] = done
+    return done
+
+
+def with_weights(data: Dataset, weights: Mapping[str, Any] | None) -> Dataset:
+    """Return a validated data set with these initial weights, placed on the device."""
+    if weights is None and data.start is None:
+        return data
+    with jax.ensure_compile_time_eval():
+        done = data.replace(start=None if weights is None else jax.device_put(dict(weights)))
     _CHECKED[id(done)] = done
     return done
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Variables = dict[str, Any]
 # Collection of weights that are trained like ``params`` but sent without clipping or noise.
 CLEAR = "clear"
+# Collection of the weights that nobody trains, present if ``Learning.trained`` is not ``all``.
+FROZEN = "frozen"
 # Number of channel groups of group norm in the library's models.
 GROUPS = 8
 # Collections that the client optimiser trains.
@@ -41,7 +43,7 @@ class LearnerState(NamedTuple):
     Attributes:
       partition: samples and data quality of each client.
       variables: collections of the global model; None without a model. Only released updates change
-        ``params``. Updates of other collections are not noised.
+        ``params``, and nothing changes ``frozen``. Updates of other collections are not noised.
       clients: state that clients keep between their rounds, leaves [K, ...]; None without state.
       inputs: random key for the noise in low-quality inputs.
       server: state of the server optimiser; None for plain averaging.
@@ -151,6 +153,21 @@ def trained_part(variables: Variables) -> Variables:
     return {name: variables[name] for name in TRAINED if name in variables}
 
 
+def sent_part(variables: Variables) -> Variables:
+    """Return the collections of which clients send updates, all except ``frozen``."""
+    return {name: variables[name] for name in variables if name != FROZEN}
+
+
+def path_name(path: Any) -> str:
+    """Return a path in a model as text, such as ``hidden_0/kernel``, without ``params/``."""
+    return jax.tree_util.keystr(path, simple=True, separator="/").removeprefix("params/")
+
+
+def named_leaves(tree: Any) -> dict[str, Any]:
+    """Return the leaves of a pytree by path, in the order of a flat update."""
+    return {path_name(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
+
+
 def update_size(state: LearnerState) -> int:
     """Return d, the number of entries in a flat update of ``params``, or 0 without a model."""
     params = (state.variables or {}).get("params")
@@ -160,37 +177,49 @@ def update_size(state: LearnerState) -> int:
 def output_layer(state: LearnerState) -> NDArray[np.int32] | None:
     """Return the positions of the output layer in a flat update, int [C, 1 + H]; see ``Context``.
 
+    Returns None if :func:`output_layer_path` does.
+    """
+    params = (state.variables or {}).get("params")
+    layer = output_layer_path(params)
+    if layer is None:
+        return None
+    places: dict[str, NDArray[np.int32]] = {}
+    start = 0
+    for name, leaf in named_leaves(params).items():
+        places[name] = start + np.arange(leaf.size, dtype=np.int32).reshape(leaf.shape)
+        start += leaf.size
+    bias, kernel = places[f"{layer}bias"], places[f"{layer}kernel"]
+    return np.concatenate([bias[:, None], kernel.T], axis=1)
+
+
+def output_layer_path(params: Any) -> str | None:
+    """Return the path of the output layer, with a final ``/`` unless it is empty.
+
     The output layer is the affine layer (``kernel`` [H, C], ``bias`` [C]) named ``output``, or else
     the only affine layer. Returns None if no layer or more than one layer qualifies.
     """
-    params = (state.variables or {}).get("params")
-    layers: dict[str, dict[str, NDArray[np.int32]]] = {}
-    start = 0
-    for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
-        *module, name = jax.tree_util.keystr(path, simple=True, separator="/").split("/")
-        places = start + np.arange(leaf.size, dtype=np.int32).reshape(leaf.shape)
-        layers.setdefault("/".join(module), {})[name] = places
-        start += leaf.size
-    affine = {
-        name: np.concatenate([layer["bias"][:, None], layer["kernel"].T], axis=1)
-        for name, layer in layers.items()
+    layers: dict[str, dict[str, Any]] = {}
+    for path, leaf in named_leaves(params).items():
+        module, slash, name = path.rpartition("/")
+        layers.setdefault(module + slash, {})[name] = leaf
+    affine = [
+        path
+        for path, layer in layers.items()
         if layer.keys() == {"kernel", "bias"} and layer["kernel"].ndim == 2
-    }
-    named = {name: layer for name, layer in affine.items() if name.split("/")[-1] == "output"}
-    candidates = list((named or affine).values())
+    ]
+    candidates = [path for path in affine if f"/{path}".endswith("/output/")] or affine
     return candidates[0] if len(candidates) == 1 else None
 
 
 def model_bytes(state: LearnerState) -> int:
-    """Return the size in bytes of the model, and thus of an update; 0 without a model."""
-    return tree_bytes(state.variables)
+    """Return the bytes that a client receives and sends each round; 0 without a model."""
+    return tree_bytes(sent_part(state.variables or {}))
 
 
 def released_in_the_clear(state: LearnerState) -> tuple[str, ...]:
-    """Return the names of model entries outside ``params``, which are sent without noise."""
-    rest = {name: tree for name, tree in (state.variables or {}).items() if name != "params"}
-    paths, _ = jax.tree_util.tree_flatten_with_path(rest)
-    return tuple(jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths)
+    """Return the names of model entries outside ``params`` that are sent without noise."""
+    sent = sent_part(state.variables or {})
+    return tuple(named_leaves({name: sent[name] for name in sent if name != "params"}))
 
 
 def all_finite(variables: Variables | None) -> Array:

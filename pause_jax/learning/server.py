@@ -25,10 +25,12 @@ from pause_jax.learning.learner import (
     StaleUpdates,
     Trained,
     Variables,
+    sent_part,
     trained_part,
 )
 from pause_jax.learning.optimizer import server_step
 from pause_jax.learning.partition import PartitionConfig, hold_out
+from pause_jax.learning.trained import with_frozen
 from pause_jax.rng import draws, keys
 
 if TYPE_CHECKING:
@@ -163,7 +165,9 @@ def _train_clients(
     selection: Selection,
 ) -> tuple[Variables, Any, LocalLoss]:
     """Train all slots and return updates, optimiser states (None if not kept) and losses."""
-    variables = state.model
+    batch = execution.client_batch or clients_that_fit(training_bytes(local, state.model))
+    network, variables = with_frozen(local.network, state.model)
+    local = local._replace(network=network)
     partition = state.partition
     clients = selection.clients
     keeps_state = state.clients is not None
@@ -186,7 +190,6 @@ def _train_clients(
         dropout=keys.of_clients(key, clients) if local.network.draws else None,
         opt_state=jax.tree.map(lambda x: x[clients], state.clients),
     )
-    batch = execution.client_batch or clients_that_fit(training_bytes(local, variables))
     return map_clients(train_one, slots, steps, batch, execution.mesh)
 
 
@@ -197,7 +200,8 @@ def averaged(
     variables = state.model
     mean = jax.tree.map(lambda x: mean_update(x, weights), updates)
     mean["params"] = ravel_pytree(variables["params"])[1](mean["params"])
-    after, server_state = added(variables, mean), state.server
+    after = {**variables, **added(sent_part(variables), mean)}
+    server_state = state.server
     if server is not None:
         received = jnp.any(weights > 0)
         after["params"], server_state = server_step(
@@ -223,7 +227,7 @@ def added(variables: Variables, mean: Variables) -> Variables:
 def no_updates(state: LearnerState, size: int) -> Variables:
     """Return ``size`` zero updates, leaves [size, ...], with ``params`` flattened to [size, d]."""
     params, _ = ravel_pytree(state.model["params"])
-    model = {**state.model, "params": params}
+    model = {**sent_part(state.model), "params": params}
     return jax.tree.map(lambda x: jnp.zeros((size, *x.shape), x.dtype), model)
 
 

@@ -110,6 +110,11 @@ def holdout(data: Array) -> Array:
     return jax.random.fold_in(data, 2**32 - 1)
 
 
+def trained_part(model: Array) -> Array:
+    """Derive the key for weights that are added to a model, by folding in an unused number."""
+    return jax.random.fold_in(model, 2**32 - 1)
+
+
 def choice(policy: Array, round: Array | int) -> Array:
     """Derive a round's policy key, which a policy without queries uses for its choice."""
     return jax.random.fold_in(policy, round)

@@ -18,8 +18,9 @@ from pause_jax.base.memory import tree_bytes
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig
-from pause_jax.learning import DataConfig, Dataset, Execution, Given, Learning
-from pause_jax.learning.dataset import checked
+from pause_jax.learning import Dataset, Execution, Given, Learning
+from pause_jax.learning.dataset import checked, with_weights
+from pause_jax.learning.learner import model_bytes
 from pause_jax.policies import POLICIES, OneOf, PolicyConfig, Random
 from pause_jax.run.preflight import (
     check_limits,
@@ -208,7 +209,7 @@ def _described(configs: Iterable[PreparedConfig], quantities: Quantities) -> dic
     for each in configs:
         for path, value in provenance.describe_config(each.config).items():
             # A file is identified by its digest, not by its path.
-            if path.rpartition(".")[2] not in ("path", "data_dir"):
+            if path.rpartition(".")[2] not in ("path", "data_dir", "start"):
                 described[f"{path} of {each.label!r}"] = value
         described[f"data of {each.label!r}"] = provenance.data_digest(each.data)
     for q in quantities:
@@ -238,7 +239,7 @@ def _named(
 def _groups(named: Mapping[str, SimConfig], data: Dataset | None) -> list[list[PreparedConfig]]:
     """Prepare the configs and group them by static structure and data set."""
     # Configs share a group only if they use the same object.
-    loaded: dict[DataConfig | None, Any] = {}
+    loaded: dict[Any, Any] = {}
     groups: dict[Any, list[PreparedConfig]] = {}
     for label, config in named.items():
         learning = config.learning if isinstance(config, SimConfig) else None
@@ -246,8 +247,12 @@ def _groups(named: Mapping[str, SimConfig], data: Dataset | None) -> list[list[P
         config, dataset = prepare(config, loaded.get(source, data))
         if source is not None:
             loaded[source] = dataset
+        if type(learning) is Learning:
+            weights = learning.start, learning.start_missing
+            dataset = loaded.setdefault((source, *weights), dataset)
         if data is not None and config.learning is not None:
-            in_words = Given(num_train=config.learning.data.num_train, digest=dataset.digest)
+            digest = with_weights(dataset, None).digest
+            in_words = Given(num_train=config.learning.data.num_train, digest=digest)
             config = config.override({"learning.data": in_words})
         structure = jax.tree.structure(config)
         prepared = PreparedConfig(label, config, dataset)
@@ -380,7 +385,7 @@ def _few_widths(num_runs: int, max_width: int, threads: int) -> int:
 
 def run_bytes(config: SimConfig, state: State, quantities: Quantities) -> int:
     """Estimate the device memory of one run, in bytes."""
-    cohort = config.cohort_size * _bytes(state.learning.variables)
+    cohort = config.cohort_size * model_bytes(state.learning)
     record = recorded_bytes(quantities, config)
     return max(1, STATES * _bytes(state) + RECORDS * record + MODEL_COPIES * cohort)
 

@@ -564,7 +564,7 @@ def test_a_damaged_middle_is_not_used(tmp_path, monkeypatch, caplog):
     middle.save(point)
     np.testing.assert_array_equal(restored().state["x"], point.state["x"])
     with monkeypatch.context() as harm:
-        harm.setattr(archive, "_digest", lambda _: np.zeros(32, np.uint8))
+        harm.setattr(archive, "digest_of", lambda _: np.zeros(32, np.uint8))
         middle.save(point)
     assert restored() is None
     assert "is damaged (not what was saved) and is not used" in caplog.text

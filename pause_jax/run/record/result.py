@@ -48,7 +48,8 @@ class Result(PyTree):
       values: dict from names to recorded quantities.
       eval_rounds: int32 [E], rounds after which the model was evaluated. If ``max_seconds`` ended
         the run, the last played round replaces the next planned round, and later entries are -1.
-      variables: final model (Flax variables); None without learning.
+      variables: final model (Flax variables), with untrained weights in the collection ``frozen``;
+        None without learning.
       epsilon_unit: unit that the budgets protect: ``coordinate`` (one coordinate of an update),
         ``update`` (a whole update) or ``none``.
       num_parameters: d, number of entries in an update; 0 without learning.

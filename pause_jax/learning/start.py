@@ -1,0 +1,142 @@
+"""Weights that runs start from, and files of a model's weights."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+
+from pause_jax.base.archive import digest_of
+from pause_jax.base.source_file import check_regular, written
+from pause_jax.base.spelling import shown
+from pause_jax.base.struct import ConfigError
+from pause_jax.learning.data import Arrays, read_npz
+from pause_jax.learning.learner import Variables, named_leaves, path_name
+from pause_jax.learning.models import Network
+from pause_jax.learning.trained import listed
+
+_GIVEN = "given:"
+_RULE = "must be an .npz or .safetensors file, or the folder of an Orbax checkpoint"
+
+
+class GivenWeights(str):
+    """Weights passed in Python. As a text, ``given:DIGEST``, they are static and fit into files."""
+
+    arrays: Arrays
+
+
+def given_weights(start: Any) -> Any:
+    """Convert nested dicts of arrays to :class:`GivenWeights`; return any other value unchanged."""
+    if not isinstance(start, Mapping):
+        return start
+    arrays = named_leaves(jax.tree.map(np.asarray, start))
+    weights = GivenWeights(_GIVEN + digest_of(arrays).tobytes().hex())
+    weights.arrays = arrays
+    return weights
+
+
+def start_weights(start: str, missing: str, model: Variables) -> Arrays:
+    """Return the weights of ``Learning.start`` by leaf path, in the dtypes of the model.
+
+    Raises ConfigError if they cannot be read, or do not fit a model with variables of these shapes.
+    """
+    arrays, leaves = _read(start), named_leaves(model)
+    weights = {}
+    faults = [f"{name} is missing" for name in leaves if name not in arrays and missing == "error"]
+    for name, array in arrays.items():
+        array, leaf = np.asarray(array), leaves.get(name)
+        if leaf is None:
+            faults.append(f"{name} is not in the model")
+        elif array.shape != leaf.shape or not np.can_cast(array.dtype, leaf.dtype, "same_kind"):
+            form = f"{leaf.dtype}{list(leaf.shape)}"
+            faults.append(f"{name} is {array.dtype}{list(array.shape)} and must be {form}")
+        else:
+            with np.errstate(over="ignore"):
+                weights[name] = array.astype(leaf.dtype)
+            if not np.isfinite(weights[name]).all():
+                faults.append(f"{name} is not finite")
+    if faults:
+        raise ConfigError(
+            f"learning.start = {shown(start)}: {listed(faults, '; ')}. Correct the names and "
+            "arrays; learning.start_missing = 'initial' draws missing leaves."
+        )
+    return weights
+
+
+def with_start(network: Network, weights: Mapping[str, Array]) -> Network:
+    """Return the network with ``weights`` in place of the initial weights of the same name."""
+
+    def init(key: Array, x: Array) -> Variables:
+        drawn = network.init(key, x)
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: weights.get(path_name(path), leaf), drawn
+        )
+
+    return network._replace(init=init)
+
+
+def save_weights(path: str | os.PathLike[str], result: Any) -> None:
+    """Write the final model of a ``simulate`` result to a file that ``Learning(start=path)`` reads.
+
+    The ``.npz`` or ``.safetensors`` file holds the full model: frozen weights too, and kernels with
+    their low-rank changes. Raises ConfigError if the result has no model or the ending is unknown.
+    """
+    path = pathlib.Path(path)
+    if result.variables is None or path.suffix not in (".npz", ".safetensors"):
+        raise ConfigError(
+            f"save_weights({str(path)!r}): must end in .npz or .safetensors, and the result must "
+            "have a model."
+        )
+    variables = result.config.learning.trained.whole(result.variables)
+    arrays = named_leaves(jax.tree.map(np.asarray, variables))
+    with written(path) as file:
+        if path.suffix == ".npz":
+            np.savez(file, **arrays)
+        else:
+            file.write(_safetensors().save(arrays))
+
+
+def _read(start: str) -> Arrays:
+    """Read the arrays of ``Learning.start`` by leaf path."""
+    if isinstance(start, GivenWeights):
+        return start.arrays
+    path = pathlib.Path(start).expanduser()
+    try:
+        if start.startswith(_GIVEN):
+            raise ConfigError("was passed in Python and is in no file. Pass it again.")
+        if path.is_dir():
+            return named_leaves(_orbax(path.absolute()))
+        check_regular("file", path)
+        if path.suffix == ".npz":
+            return named_leaves(read_npz(path))
+        if path.suffix == ".safetensors":
+            return named_leaves(_safetensors().load_file(path))
+        raise ConfigError(f"{_RULE}.")
+    except ConfigError as error:
+        raise ConfigError(f"learning.start = {shown(start)}: {error}") from None
+    except Exception as error:  # the readers raise many exception types for invalid files
+        raise ConfigError(f"learning.start = {shown(start)}: {_RULE} ({error}).") from None
+
+
+def _orbax(folder: pathlib.Path) -> Any:
+    import orbax.checkpoint as ocp
+
+    with ocp.PyTreeCheckpointer() as reader:
+        tree = reader.metadata(folder).item_metadata.tree
+        # As NumPy arrays, because the devices that wrote the checkpoint may not be here.
+        kinds = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
+        return reader.restore(folder, restore_args=kinds)
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.numpy
+    except ImportError:
+        hint = "safetensors is missing: pip install 'pause_jax[safetensors]'."
+        raise ConfigError(hint) from None
+    return safetensors.numpy

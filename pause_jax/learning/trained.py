@@ -1,0 +1,220 @@
+"""The part of a model that clients train, while all other weights stay frozen.
+
+The variables of a model with a frozen part are two collections. ``params`` holds the trained
+weights, which alone are sent, clipped, noised, averaged and counted. ``frozen`` holds all others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from pause_jax.base.registry import choices, label
+from pause_jax.base.spelling import shown
+from pause_jax.base.struct import Config, ConfigError, number, static
+from pause_jax.learning.learner import (
+    FROZEN,
+    Variables,
+    named_leaves,
+    output_layer_path,
+    path_name,
+    sent_part,
+)
+from pause_jax.learning.models import Network
+from pause_jax.rng import keys
+
+# Maximum number of entries in an error message.
+MAX_LISTED = 5
+
+
+class TrainedPart(Config):
+    """Part of a model that clients train, by default all of it."""
+
+    name: ClassVar[str] = "all"
+    summary: ClassVar[str] = "all weights"
+
+    def leaves(self, params: Any) -> set[str]:
+        """Return the paths of the leaves to train, or raise ConfigError if there are none."""
+        return set(named_leaves(params))
+
+    def split(self, key: Array, params: Any) -> tuple[Any, Any]:
+        """Split weights into (trained, frozen), with None for each leaf of the other part."""
+        chosen = self.leaves(params)
+
+        def part(trained: bool) -> Any:
+            return jax.tree_util.tree_map_with_path(
+                lambda path, leaf: leaf if (path_name(path) in chosen) == trained else None, params
+            )
+
+        return part(True), part(False)
+
+    def merge(self, trained: Any, frozen: Any) -> Any:
+        """Return the weights of the full model."""
+        return jax.tree.map(
+            lambda own, other: other if own is None else own, trained, frozen,
+            is_leaf=lambda leaf: leaf is None,
+        )  # fmt: skip
+
+    def check_model(self, variables: Variables) -> None:
+        """Raise ConfigError if the part does not fit a model with variables of these shapes."""
+        _, frozen = jax.eval_shape(self.split, jax.random.key(0), variables["params"])
+        others = [name for name in variables if name != "params"]
+        if jax.tree.leaves(frozen) and others:
+            raise ConfigError(
+                f"learning.trained = {label(self)}: the model has the collection {others[0]}, "
+                "which would change without noise. Use group norm, or learning.trained = 'all'."
+            )
+
+    def network(self, network: Network) -> Network:
+        """Return the functions of the model with split variables."""
+
+        def init(key: Array, x: Array) -> Variables:
+            variables = network.init(key, x)
+            trained, frozen = self.split(key, variables["params"])
+            rest = {FROZEN: frozen} if jax.tree.leaves(frozen) else {}
+            return {**variables, "params": trained, **rest}
+
+        return network._replace(
+            init=init,
+            train=lambda variables, *batch: network.train(self.whole(variables), *batch),
+            predict=lambda variables, x: network.predict(self.whole(variables), x),
+        )
+
+    def whole(self, variables: Variables) -> Variables:
+        """Return the variables of the full model from split variables."""
+        if FROZEN not in variables:
+            return variables
+        return {"params": self.merge(variables["params"], variables[FROZEN])}
+
+
+class Head(TrainedPart):
+    """Output layer: the affine layer named ``output``, or else the only affine layer."""
+
+    name: ClassVar[str] = "head"
+    summary: ClassVar[str] = "the output layer"
+
+    def leaves(self, params: Any) -> set[str]:
+        layer = output_layer_path(params)
+        if layer is None:
+            raise ConfigError(
+                "learning.trained = head: the model must have one affine layer, or one named "
+                f"output. Name it, or use a regular expression on {listed(named_leaves(params))}."
+            )
+        return {f"{layer}kernel", f"{layer}bias"}
+
+
+class Matching(TrainedPart):
+    """Leaves whose path, such as ``hidden_0/kernel``, matches a regular expression.
+
+    Attributes:
+      pattern: regular expression, searched for anywhere in the path.
+    """
+
+    name: ClassVar[str] = "matching"
+    summary: ClassVar[str] = "leaves whose path matches a regular expression"
+
+    pattern: str = static(default=".*")
+
+    def leaves(self, params: Any) -> set[str]:
+        return _matching("pattern", self.pattern, named_leaves(params))
+
+
+class Lora(TrainedPart):
+    """Low-rank adaptation of dense kernels (Hu et al., 2021): kernel + scale * a b.
+
+    Clients train only the factors a [H, rank] and b [rank, C] of each adapted kernel [H, C]. At
+    first a is drawn from N(0, 1 / H) and b is 0, so the model starts unchanged. The server averages
+    the factors. mean(a) mean(b) differs from mean(a b), unless a or b is equal for all clients.
+
+    Attributes:
+      rank: rank of each change.
+      targets: regular expression on the paths of 2-D leaves named ``kernel``.
+      scale: factor of each change, alpha / rank in the paper.
+    """
+
+    name: ClassVar[str] = "lora"
+    summary: ClassVar[str] = "low-rank changes of dense kernels (LoRA)"
+
+    rank: int = static(default=4, at_least=1)
+    targets: str = static(default=".*")
+    scale: float = number(default=1.0, above=0)
+
+    def leaves(self, params: Any) -> set[str]:
+        kernels = {
+            name: leaf.shape
+            for name, leaf in named_leaves(params).items()
+            if leaf.ndim == 2 and name.split("/")[-1] == "kernel"
+        }
+        adapted = _matching("targets", self.targets, kernels)
+        for name in sorted(adapted):
+            if self.rank > min(kernels[name]):
+                raise ConfigError(
+                    f"learning.trained.rank = {self.rank}: must be <= {min(kernels[name])}, the "
+                    f"smaller side of {name}. Lower it, or leave {name} out of the targets."
+                )
+        return adapted
+
+    def split(self, key: Array, params: Any) -> tuple[Any, Any]:
+        places = {name: place for place, name in enumerate(sorted(self.leaves(params)))}
+        key = keys.trained_part(key)
+
+        def factors(path: Any, kernel: Array) -> dict[str, Array] | None:
+            place = places.get(path_name(path))
+            if place is None:
+                return None
+            height, width = kernel.shape
+            a = jax.random.normal(jax.random.fold_in(key, place), (height, self.rank), kernel.dtype)
+            return {"a": a / height**0.5, "b": jnp.zeros((self.rank, width), kernel.dtype)}
+
+        return jax.tree_util.tree_map_with_path(factors, params), params
+
+    def merge(self, trained: Any, frozen: Any) -> Any:
+        def adapted(weights: Array, factors: dict[str, Array] | None) -> Array:
+            if factors is None:
+                return weights
+            return weights + self.scale * (factors["a"] @ factors["b"])
+
+        return jax.tree.map(adapted, frozen, trained)
+
+
+def part_of(trained: Any) -> Any:
+    """Convert the name of a part, or a regular expression; return any other value unchanged."""
+    if not isinstance(trained, str):
+        return trained
+    named = choices(TrainedPart).get(trained)
+    return Matching(pattern=trained) if named is None else named()
+
+
+def with_frozen(network: Network, variables: Variables) -> tuple[Network, Variables]:
+    """Move ``frozen`` from the variables into the network, of which all clients share one copy."""
+    if FROZEN not in variables:
+        return network, variables
+    frozen = {FROZEN: variables[FROZEN]}
+    bound = network._replace(
+        train=lambda sent, *batch: network.train({**sent, **frozen}, *batch),
+        predict=lambda sent, x: network.predict({**sent, **frozen}, x),
+    )
+    return bound, sent_part(variables)
+
+
+def listed(entries: Iterable[str], separator: str = ", ") -> str:
+    """Return at most five entries for a message, and the number of the others."""
+    entries = list(entries)
+    more = f" and {len(entries) - MAX_LISTED} more" if len(entries) > MAX_LISTED else ""
+    return separator.join(entries[:MAX_LISTED]) + more
+
+
+def _matching(field: str, pattern: str, names: Iterable[str]) -> set[str]:
+    where = f"learning.trained.{field} = {shown(pattern)}"
+    try:
+        matching = {name for name in names if re.search(pattern, name)}
+    except re.error as error:
+        raise ConfigError(f"{where}: must be a regular expression ({error}).") from None
+    if not matching:
+        raise ConfigError(f"{where}: must match one of {listed(names) or 'no dense kernels'}.")
+    return matching
