@@ -28,6 +28,17 @@ def test_data_and_fleet_run_from_first_to_last(guide, number, monkeypatch, tmp_p
 
 
 @pytest.mark.slow
+def test_fine_tuning_runs(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    smaller = {"num_rounds=40,": "num_rounds=9, track_regret=False,"}
+    play("docs/guides/fine_tuning.md", smaller=smaller)
+    sizes = [int(line.split()[0]) for line in capsys.readouterr().out.splitlines()]
+    kernels = ((64, 32), (32, 16), (16, 10))
+    low_rank = sum(2 * (height + width) for height, width in kernels)
+    assert sizes == [sum((height + 1) * width for height, width in kernels), 17 * 10, low_rank]
+
+
+@pytest.mark.slow
 def test_budgets_run(capsys):
     smaller = {"num_rounds=100,": "num_rounds=100, track_regret=False,"}
     play("docs/guides/budgets.md", smaller=smaller)
