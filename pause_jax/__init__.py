@@ -36,8 +36,8 @@ if _jax == "unknown":  # installed without metadata
 
 if _jax == "0.10.2" or _jax.startswith("0.11."):
     warnings.warn(
-        f"JAX {_jax} computes wrong results or crashes on CPUs (jax-ml/jax#39103, #39257): "
-        "install jax==0.10.1, or 0.12 and newer on Python >= 3.12.",
+        f"JAX {_jax} computes wrong results or crashes on CPUs (jax-ml/jax#39103, #39257). "
+        "Install jax==0.10.1 or, on Python >= 3.12, jax>=0.12.",
         stacklevel=2,
     )
 
@@ -58,8 +58,8 @@ if _jax in ("0.10.0", "0.10.1") and _KERNELS not in _flags:
             jax.config.update("jax_num_cpu_devices", _number)
         except RuntimeError:
             warnings.warn(
-                f"JAX {_jax} was used before pause_jax was imported, so some reductions of "
-                "products are wrong on CPUs: import pause_jax first, or set "
+                f"JAX {_jax} was initialized before pause_jax was imported, so some "
+                "reductions of products are wrong on CPUs. Import pause_jax first, or set "
                 f"XLA_FLAGS={_KERNELS}",
                 stacklevel=2,
             )

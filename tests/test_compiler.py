@@ -66,4 +66,4 @@ def test_without_what_pause_jax_sets_it_is_wrong():
 
 @by_0_10
 def test_an_import_that_is_too_late_says_so():
-    assert "import pause_jax first" in run("-c", LATE).stderr
+    assert "Import pause_jax first" in run("-c", LATE).stderr

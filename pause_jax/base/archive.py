@@ -40,7 +40,7 @@ def load_arrays(content: bytes) -> dict[str, NDArray[Any]]:
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             arrays = dict(archive)
         if not np.array_equal(arrays.pop("digest"), digest_of(arrays)):
-            raise ValueError("not what was saved")
+            raise ValueError("checksum mismatch")
     except Exception as error:  # a damaged zip file raises many types of exceptions
         raise ValueError(one_line(str(error) or repr(error))) from None
     return arrays

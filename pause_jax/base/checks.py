@@ -52,8 +52,8 @@ def _violated_by_node(value: Any, rule: Rule, factory: Any) -> str:
         return ""
     example = factory if isinstance(factory, type) else [*rule.kind.__subclasses__(), rule.kind][0]
     return (
-        f"a config object of class {rule.kind.__name__}, such as {example.__name__}(). Presets "
-        "and config files take choices by name"
+        f"a config object of class {rule.kind.__name__}, such as {example.__name__}(). Only "
+        "presets and config files accept names"
     )
 
 
@@ -78,13 +78,13 @@ def _violated_by_number(value: Any, rule: Rule) -> str:
         value = behind(value)
         if isinstance(value, jax.core.Tracer) or rule.admitted(float32(value)).all():
             return ""
-        return f"{bounds} in each run under vmap"
+        return f"{bounds} in every run under vmap"
     try:
         array = np.asarray(value)
     except ValueError:  # ragged nested tuples
         array = np.asarray(None)
     if array.ndim and np.issubdtype(array.dtype, np.number):
-        return "one number. Use sweep(configs, keys) for several, or vmap over stack(configs)"
+        return "a single number. For several, use sweep(configs, keys) or vmap over stack(configs)"
     real = not array.ndim and np.issubdtype(array.dtype, np.number) and np.isrealobj(array)
     return "" if real and rule.admitted(float32(array)) else f"a float32 number, {bounds}"
 
@@ -117,7 +117,7 @@ def float32_number(value: Any) -> float:
 
 def _violated_by_static(value: Any, rule: Rule, default: Any) -> str:
     if rule.kind in (object, Reference):  # validated by the config's `check`
-        return "a value" if value is None else ""
+        return "set" if value is None else ""
     if rule.choices is not None:
         return "" if isinstance(value, str) and value in rule.choices else rule.describe()
     several = isinstance(default, tuple)
@@ -140,4 +140,6 @@ def _violated_by_static(value: Any, rule: Rule, default: Any) -> str:
         return f"a {words} below 2^31" if too_large else ""
     if right_kind and not (isinstance(value, str) and "\0" in value):  # invalid in file names
         return ""
-    return {bool: "True or False", str: "a text"}.get(rule.kind or object, "a constant")
+    return {bool: "True or False", str: "a string without NUL"}.get(
+        rule.kind or object, "a constant"
+    )

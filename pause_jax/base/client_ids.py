@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pause_jax.base.struct import ConfigError
 
-RULE = "a client must be a whole number >= 0 or a name"
+RULE = "a client id must be a whole number >= 0 or a name"
 _DIGITS = re.compile(r"([0-9]+)")
 _WHOLE = re.compile(r"([0-9]+)(\.0*)?")
 # Invalid ids: missing values (as printed by pandas and NumPy), negative and fractional numbers, and
@@ -65,8 +65,7 @@ def numbered(name: str, given: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[n
                 known[entry] = client_id(entry)
             except ValueError as error:
                 raise ConfigError(
-                    f"{name}[{place}] = {entry!r}: {error}. Leave such samples out, or name their "
-                    "client."
+                    f"{name}[{place}] = {entry!r}: {error}. Remove the sample or correct its id."
                 ) from None
     ids = sorted(set(known.values()), key=natural_order)
     number = {each: place for place, each in enumerate(ids)}
@@ -93,11 +92,11 @@ def check_enough(
     """Raise ConfigError if ``known``, a file's number of clients, is below ``num_clients``."""
     if known >= num_clients:
         return
-    rule = f"has {what}s of {known} clients, and num_clients = {num_clients}. {fix}"
+    rule = f"has {what}s for {known} clients, but num_clients = {num_clients}. {fix}"
     if missing := gap(ids):
-        rule = f"has no {what} of client {missing}. Number clients 0, 1, ... without gaps"
-        raise ConfigError(f"{where}: {rule}, or name them.")
-    raise ConfigError(f"{where}: {rule}, or simulate at most {known}.")
+        rule = f"has no {what} for client {missing}. Number clients 0, 1, ... without gaps"
+        raise ConfigError(f"{where}: {rule}, or use names.")
+    raise ConfigError(f"{where}: {rule}, or set num_clients <= {known}.")
 
 
 def listed(ids: Sequence[str], most: int = 5) -> str:

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from pause_jax.base.struct import ConfigError
 
-COMPILING = "compiling ... (once: programs are kept for later starts)"
+COMPILING = "Compiling ... (programs are cached for later runs)"
 # Delay of the message above, in seconds. Shorter waits need no explanation.
 PATIENCE = 0.5
 # XLA options for CPU programs. The first ``simulate(digits_small)`` takes 18 CPU seconds with JAX's
@@ -47,7 +47,9 @@ def cache_folder() -> pathlib.Path:
     try:
         return pathlib.Path(base).expanduser() / "pause_jax"
     except RuntimeError:
-        raise ConfigError("HOME is not set. Set it, or PAUSE_JAX_CACHE to a folder.") from None
+        raise ConfigError(
+            "HOME is not set. Set HOME, or set PAUSE_JAX_CACHE to a folder."
+        ) from None
 
 
 @functools.cache
@@ -67,14 +69,14 @@ def use_cache() -> None:
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
-_tell = functools.cache(lambda: print(COMPILING, file=sys.stderr))
+_print_compiling = functools.cache(lambda: print(COMPILING, file=sys.stderr))
 
 
 @contextlib.contextmanager
 def telling() -> Iterator[None]:
     """Print that JAX is compiling, once per process, on a terminal or in a notebook."""
     console = Console(stderr=True)
-    waiting = threading.Timer(PATIENCE, _tell)
+    waiting = threading.Timer(PATIENCE, _print_compiling)
     if console.is_terminal or console.is_jupyter:
         waiting.start()
     try:
@@ -100,8 +102,8 @@ class Compilations:
         jax.monitoring.register_event_listener(self._happened)
 
     def __str__(self) -> str:
-        programs = f"{self.compiled} programs compiled, {self.from_cache} from the cache"
-        return f"{self.seconds:.1f} s of it to compile ({programs})"
+        programs = f"{self.compiled} programs compiled, {self.from_cache} loaded from the cache"
+        return f"including {self.seconds:.1f} s of compilation ({programs})"
 
     def _took(self, event: str, duration_secs: float, **_: Any) -> None:
         if event == "/jax/core/compile/backend_compile_duration":

@@ -38,7 +38,7 @@ def check_memory(needed: float, what: str, fix: str) -> None:
     available = machine_bytes()
     if needed > available:
         raise ConfigError(
-            f"{what} takes {needed / 2**30:,.0f} GiB at least, and this machine has "
+            f"{what} needs at least {needed / 2**30:,.0f} GiB, but this machine has "
             f"{available / 2**30:,.0f} GiB. {fix}"
         )
 
@@ -55,6 +55,4 @@ def refused_if_too_large(what: str, fix: str) -> Iterator[None]:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         needed = str(error).splitlines()[0].rstrip(".")
-        raise ConfigError(
-            f"{what}: more memory is needed than there is ({needed}). {fix}"
-        ) from None
+        raise ConfigError(f"{what}: out of memory ({needed}). {fix}") from None

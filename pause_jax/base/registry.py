@@ -65,18 +65,18 @@ def look_up(base: type[C], name: str, where: str) -> C:
     """
     known: dict[str, Any] = {**choices(base), **_SETTINGS.get(base, {})}
     if not isinstance(name, str):
-        raise ConfigError(f"{where} = {shown(name)}: must be a name, in quotes.")
+        raise ConfigError(f"{where} = {shown(name)}: must be a name in quotes.")
     if name not in known:
-        rule = f"must be one of {', '.join(known)}" if known else "nothing goes by that name"
+        rule = f"must be one of {', '.join(known)}" if known else "no class has this name"
         raise ConfigError(
             f"{where} = {shown(name)}: {rule}.{nearest(name, known)} "
-            "A custom class needs a `name`, and its file must be loaded (--load FILE.py)."
+            "For a custom class, define `name` and load its file (--load FILE.py)."
         )
     claims = {is_ours(cls): cls for cls in _named_classes(base) if cls.name == name}
     if False in claims and (True in claims or name in _SETTINGS.get(base, {})):
         raise ConfigError(
-            f"{claims[False].__module__}.{claims[False].__name__}.name = {name!r}: is a name of "
-            "the library's. Give your class another one."
+            f"{claims[False].__module__}.{claims[False].__name__}.name = {name!r}: is already "
+            "used by pause_jax. Choose another name."
         )
     chosen = known[name]
     return chosen() if isinstance(chosen, type) else chosen
@@ -107,9 +107,9 @@ def resolved(where: str, text: str, admits: Callable[[Any], bool], kind: str) ->
         if not isinstance(loaded, types.ModuleType):
             name = module if module.endswith(".py") else "FILE.py"
             raise ConfigError(
-                f"{where} = {shown(text)}: {shown(module)} is not loaded, and a config file "
-                f"imports no code. Load it (--load {name}), or trust the file as code (--trust, "
-                "in Python trust=True)."
+                f"{where} = {shown(text)}: {shown(module)} is not loaded, and config files "
+                f"cannot import code. Load it with --load {name}, or trust the config file with "
+                "--trust (trust=True in Python)."
             )
         table = vars(loaded)
     # Read the namespaces directly, because getattr may run code in the module or class.
@@ -121,8 +121,8 @@ def resolved(where: str, text: str, admits: Callable[[Any], bool], kind: str) ->
         raise ConfigError(f"{where} = {shown(text)}: {shown(module)} has no {shown(path)}.")
     if not admits(target):
         raise ConfigError(
-            f"{where} = {shown(text)}: must be {kind}, as a config file can call nothing else. "
-            "Trust the file as code (--trust, in Python trust=True), or pass the object in Python."
+            f"{where} = {shown(text)}: must be {kind} in an untrusted config file. Trust the "
+            "file with --trust (trust=True in Python), or pass the object in Python."
         )
     return target
 
@@ -140,6 +140,6 @@ def imported(where: str, text: str) -> Any:
         return pkgutil.resolve_name(text)
     except Exception as error:
         raise ConfigError(
-            f"{where} = {shown(text)}: cannot be imported ({type(error).__name__}: {error}). It "
-            "must be package.module:name; an object without a name can only be passed in Python."
+            f"{where} = {shown(text)}: cannot be imported ({type(error).__name__}: {error}). Use "
+            "package.module:name, or pass the object in Python."
         ) from error

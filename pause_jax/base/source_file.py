@@ -58,7 +58,7 @@ def check_regular(where: str, path: str | pathlib.Path) -> None:
         raise ConfigError(
             f"{where} = {shown(path)}: must be a regular file, not a folder, a pipe or a device."
         )
-    check_memory(status.st_size, f"{where} = {shown(path)}: such a file", "Name a smaller one.")
+    check_memory(status.st_size, f"{where} = {shown(path)}: this file", "Use a smaller file.")
 
 
 @contextlib.contextmanager
@@ -113,8 +113,8 @@ def parsed(
     actual = hashlib.sha256(content).hexdigest()
     if digest not in ("", actual):
         raise ConfigError(
-            f"{where}.digest = {digest!r}: must be that of {path!r}, which is {actual!r}. The file "
-            f"has changed since; set {where}.digest to '' to take it as it is."
+            f"{where}.digest = {digest!r}: must be the digest of {path!r}, {actual!r}. The file "
+            f"has changed. Set {where}.digest = '' to use the new content."
         )
     if actual + part not in tables:
         tables[actual + part] = parse(content)
@@ -132,7 +132,7 @@ def table(
     """
     try:
         if b"\0" in content:  # NumPy drops trailing NULs from strings
-            raise csv.Error("it has a NUL")
+            raise csv.Error("contains a NUL byte")
         rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline="")))
     except (UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{where}: must be a CSV file in UTF-8 ({error}).") from None
@@ -153,6 +153,6 @@ def refuse_lines(
     more = f"; and {len(bad) - 10} more" if len(bad) > 10 else ""
     columns = shown(",".join(header))
     raise ConfigError(
-        f"{where}, {'; '.join(named)}{more}. The header is {columns}. Correct or delete such "
+        f"{where}, {'; '.join(named)}{more}. The header is {columns}. Fix or remove these "
         f"lines{also}."
     )

@@ -97,7 +97,7 @@ def static(*, default: Any, kind: type | None = None, **rule: Any) -> Any:
     required only if ``default`` is None (``optional``). ``rule`` is passed to :class:`Rule`.
     """
     if default is None and kind is None:
-        raise TypeError("a static field whose default is None needs its kind")
+        raise TypeError("static(default=None): must also set kind")
     sample = default[0] if isinstance(default, tuple) and default else default
     metadata = {"pytree_node": False, "rule": Rule(**rule, kind=kind or type(sample))}
     return dataclasses.field(default=default, metadata=metadata)
@@ -212,7 +212,7 @@ class Config(PyTree):
           ConfigError: if ``changes`` is not a mapping, or a path is unknown.
         """
         if not isinstance(changes, Mapping):
-            raise ConfigError(f"override({changes!r}): must be values by path, a dict.")
+            raise ConfigError(f"override({changes!r}): must be a dict of values by path.")
         config = self
         for path, value in changes.items():
             field_at(config, path)
@@ -245,7 +245,7 @@ def field_at(config: Config, path: str) -> dataclasses.Field[Any]:
     field: Any = None
     for name in str(path).split("."):
         if part is None:
-            raise ConfigError(f"{path}: {above} is none. Choose one first: {above}=NAME.")
+            raise ConfigError(f"{path}: {above} is none. Set {above}=NAME first.")
         known = {f.name: f for f in dataclasses.fields(part)} if isinstance(part, Config) else {}
         if name not in known:
             raise ConfigError(f"{path}: {no_field(name, part, above, config)}")
@@ -295,6 +295,6 @@ def no_field(name: str, part: Any, path: str, whole: Config) -> str:
     ]
     suggestion = f" Did you mean {elsewhere[0]!r}?" if elsewhere else nearest(name, known)
     return (
-        f"there is no field {shown(name)} in {type(part).__name__}.{suggestion} It has "
-        f"{', '.join(known) or 'no fields'}."
+        f"{type(part).__name__} has no field {shown(name)}.{suggestion} Its fields: "
+        f"{', '.join(known) or 'none'}."
     )

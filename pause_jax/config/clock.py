@@ -35,7 +35,7 @@ class Polynomial(StalenessWeight):
     """
 
     name: ClassVar[str] = "polynomial"
-    summary: ClassVar[str] = "(1 + staleness)^-a, 1/2 in FedBuff"
+    summary: ClassVar[str] = "(1 + staleness)^-a; a = 1/2 in FedBuff"
 
     exponent: float = number(default=0.5, at_least=0)
 
@@ -48,7 +48,7 @@ class Equal(StalenessWeight):
     """Factor 1 for every update, however stale."""
 
     name: ClassVar[str] = "equal"
-    summary: ClassVar[str] = "the same for all updates"
+    summary: ClassVar[str] = "1 for every update"
 
     def factor(self, staleness: Array) -> Float[Array, ...]:
         return jnp.ones_like(staleness)
@@ -63,7 +63,7 @@ class Hinge(StalenessWeight):
     """
 
     name: ClassVar[str] = "hinge"
-    summary: ClassVar[str] = "1 up to a staleness, then 1 / (a (staleness - b) + 1)"
+    summary: ClassVar[str] = "1 up to a staleness of b, then 1 / (a (staleness - b) + 1)"
 
     slope: float = number(default=10.0, at_least=0)
     grace: float = number(default=4.0, at_least=0)
@@ -92,7 +92,7 @@ class Synchronous(Clock):
     """Synchronous rounds, in which a cohort starts together after the previous round has ended."""
 
     name: ClassVar[str] = "synchronous"
-    summary: ClassVar[str] = "rounds, one after the other"
+    summary: ClassVar[str] = "one round after another"
 
 
 class Asynchronous(Clock):
@@ -117,7 +117,7 @@ class Asynchronous(Clock):
     """
 
     name: ClassVar[str] = "asynchronous"
-    summary: ClassVar[str] = "rounds that overlap: FedAsync, FedBuff"
+    summary: ClassVar[str] = "overlapping rounds, as in FedAsync and FedBuff"
 
     concurrency: int = static(default=10, at_least=1)
     buffer: int = static(default=5, at_least=1)
@@ -140,12 +140,13 @@ class Asynchronous(Clock):
         for name, value in (("concurrency", self.concurrency), ("buffer", self.buffer)):
             if value > clients:
                 raise ConfigError(
-                    f"{path}.{name} = {value}: must be <= num_clients = {clients}, as no client "
-                    "is under way or in the buffer twice. Lower it, or make the network larger."
+                    f"{path}.{name} = {value}: must be <= num_clients = {clients}, because a "
+                    f"client has at most one update in flight or buffered. Lower {path}.{name} or "
+                    "raise num_clients."
                 )
         if sizes.cohort_size > self.concurrency:
             raise ConfigError(
                 f"{path}.concurrency = {self.concurrency}: must be >= {sizes.cohort_size}, the "
-                f"clients that the policy is asked for at a time. Raise it, or set {path}"
-                ".open_slots = 1."
+                f"number of clients that the policy chooses at a time. Raise {path}.concurrency, "
+                f"or set {path}.open_slots = 1."
             )

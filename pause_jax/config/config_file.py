@@ -77,8 +77,8 @@ def _node_table(value: Config, field: dataclasses.Field[Any]) -> dict[str, Any]:
     table, cls = to_dict(value), type(value)
     if "name" not in table and not cls is field.default_factory is field.metadata["rule"].kind:
         raise ConfigError(
-            f"{field.name} = {cls.__name__}(...): the class has no name of its own, so results and "
-            f'files cannot say what it is. Give it one: name = "{cls.__name__.lower()}".'
+            f"{field.name} = {cls.__name__}(...): the class must define a name, by which results "
+            f'and config files refer to it. Add name = "{cls.__name__.lower()}" to the class.'
         )
     return table
 
@@ -122,9 +122,9 @@ def parsed(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(str(text))
     except RecursionError:
-        raise ConfigError("not a TOML file: its values are nested too deeply.") from None
+        raise ConfigError("not a TOML file (values nested too deeply).") from None
     except ValueError as error:  # also raised for numbers with thousands of digits
-        raise ConfigError(f"not a TOML file: {error}.") from None
+        raise ConfigError(f"not a TOML file ({error}).") from None
 
 
 def loads(text: str, *, trust: bool = False) -> SimConfig:
@@ -141,10 +141,12 @@ def load(path: str | pathlib.Path, *, trust: bool = False) -> SimConfig:
         # Some Windows editors write a byte-order mark at the start of a file.
         text = content.decode("utf-8-sig")
         if not text.strip():
-            raise ConfigError("is empty; pause-jax show PRESET > FILE writes one.")
+            raise ConfigError(
+                "must not be empty. Write a config with pause-jax show PRESET > FILE."
+            )
         return loads(text, trust=trust)
     except UnicodeDecodeError:
-        raise ConfigError(f"{path}: must be text in UTF-8, TOML.") from None
+        raise ConfigError(f"{path}: must be a TOML file in UTF-8.") from None
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
@@ -177,7 +179,7 @@ def parse_value(config: Config, path: str, text: str) -> Any:
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except RecursionError:
-        raise ConfigError(f"{path} = {shown(text)}: is nested too deeply.") from None
+        raise ConfigError(f"{path} = {shown(text)}: must be nested less deeply.") from None
     except ValueError:  # also raised for numbers with thousands of digits
         return text
     return _static(value)
@@ -212,7 +214,7 @@ def _node(path: str, value: Any, field: dataclasses.Field[Any]) -> Any:
     if isinstance(value, str):
         if not choices(rule.kind):
             known = ", ".join(f"{path}.{each.name}" for each in dataclasses.fields(rule.kind))
-            none = "none, or " if rule.optional else ""
+            none = "none or " if rule.optional else ""
             raise ConfigError(
                 f"{path} = {shown(value)}: must be {none}a table. Its fields: {known}."
             )
@@ -224,4 +226,4 @@ def _node(path: str, value: Any, field: dataclasses.Field[Any]) -> Any:
     factory: Any = field.default_factory
     if factory is rule.kind:
         return _filled(factory(), value, path)
-    raise ConfigError(f"{path}: has no name, and must have one of {', '.join(choices(rule.kind))}.")
+    raise ConfigError(f"{path}.name: must be set to one of {', '.join(choices(rule.kind))}.")

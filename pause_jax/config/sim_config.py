@@ -109,37 +109,37 @@ class SimConfig(Config):
         if self.num_selected > self.num_clients:
             raise ConfigError(
                 f"num_selected = {self.num_selected}: must be <= num_clients = {self.num_clients}. "
-                "Choose fewer clients a round or make the network larger."
+                "Lower num_selected or raise num_clients."
             )
         for name in ("deadline", "wait_for"):
             if self.overlaps and getattr(self, name) is not None:
                 raise ConfigError(
-                    f"{name} = {getattr(self, name)}: ends a round, and clock = "
-                    f"{self.clock.name!r} has none. Leave it out; clock.buffer says when the "
-                    "server steps."
+                    f"{name} = {getattr(self, name)}: must not be set with clock = "
+                    f"{self.clock.name!r}, which has no rounds. Remove {name}; clock.buffer "
+                    "determines when the server steps."
                 )
         if self.overlaps and self.policy.needs_rounds:
             raise ConfigError(
-                f"policy = {self.policy.name!r}: {self.policy.needs_rounds}, and clock = "
-                f"{self.clock.name!r} has no rounds. Choose another policy, or clock = "
+                f"policy = {self.policy.name!r}: {self.policy.needs_rounds}, but clock = "
+                f"{self.clock.name!r} has no rounds. Choose another policy, or set clock = "
                 "Synchronous()."
             )
         if self.wait_for is not None and self.wait_for > self.cohort_size:
             raise ConfigError(
-                f"wait_for = {self.wait_for}: must be <= num_selected = {self.cohort_size}, the "
-                "clients that are chosen. Wait for fewer, or choose more."
+                f"wait_for = {self.wait_for}: must be <= {self.cohort_size}, the number of clients "
+                "chosen per round. Lower wait_for or raise num_selected."
             )
         least, known = self.latency.min_latency, not isinstance(self.deadline, jax.core.Tracer)
         known &= not isinstance(least, jax.core.Tracer)
         if known and self.deadline is not None and self.deadline < least:
             raise ConfigError(
-                f"deadline = {self.deadline}: no update can be in time, as none takes less than "
-                f"latency.min_latency = {least} seconds. Wait longer."
+                f"deadline = {self.deadline}: must be >= latency.min_latency = {least}, because no "
+                "update arrives earlier. Raise deadline."
             )
         if self.stale_updates == "next" and self.wait_for is None and self.deadline is None:
             raise ConfigError(
-                "stale_updates = 'next': no update is late while a round waits for all. Set "
-                "deadline or wait_for."
+                "stale_updates = 'next': requires deadline or wait_for, because otherwise no "
+                "update is late. Set one of them."
             )
 
 
@@ -194,7 +194,7 @@ def stack(configs: Sequence[SimConfig]) -> SimConfig:
     structures = {jax.tree.structure(config) for config in configs}
     if len(structures) != 1:
         raise ConfigError(
-            f"{len(configs)} configs of {len(structures)} static structures cannot be stacked: "
-            "they may differ in traced numbers only. Use sweep, which groups them."
+            f"stack: {len(configs)} configs have {len(structures)} different static structures, "
+            "but may differ only in traced numbers. Use sweep, which groups configs by structure."
         )
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(canonical, configs))

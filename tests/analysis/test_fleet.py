@@ -391,7 +391,10 @@ def test_the_mean_of_a_client_and_the_scale_of_a_model_have_different_names(
         ("client,seconds\n0,1\n0,2\n", "one client"),
         ("client,seconds\n0,1\n1,2\n", "one measurement of each client"),
         ("client,seconds\n0,1\n0,1\n1,2\n1,2\n", "all measurements of a client are equal"),
-        ("client,seconds\n0,1\nnan,2\n", "line 3, 'nan,2': a client must be a whole number >= 0"),
+        (
+            "client,seconds\n0,1\nnan,2\n",
+            "line 3, 'nan,2': a client id must be a whole number >= 0",
+        ),
         ("client,seconds\n0,1\n1,-2\n", "line 3, '1,-2': seconds must be a float32 number > 0"),
         ("client,speed\n0,1\n", "line 1, 'client,speed': must have the columns client, seconds"),
         ("client,seconds\n0,1\n0,2\n1,\n", "line 4, '1,': a client must have seconds on one"),
@@ -404,7 +407,7 @@ def test_the_mean_of_a_client_and_the_scale_of_a_model_have_different_names(
         (
             "client,seconds\n" + "\n".join(f"{k},-1" for k in range(12)),
             "line 11, '9,-1': seconds must be a float32 number > 0; and 2 more. The header is "
-            "'client,seconds'. Correct or delete such lines; pause-jax fit --drop-bad-lines leaves",
+            "'client,seconds'. Fix or remove these lines; pause-jax fit --drop-bad-lines leaves",
         ),
     ],
 )
@@ -513,7 +516,7 @@ def test_a_drop_out_is_drawn_as_often_as_it_was_seen(tmp_path):
         ("client,round,seconds\n0,1.5,0.1\n", "round must be a whole number"),
         ("client,round,seconds\n0,0,0.1\n0,1700000000,0.1\n", "call the column time"),
         ("client,seconds\n0,0.1\n1,\n", "line 3, '1,': a client must have seconds on one of its"),
-        ("client,seconds\n,0.1\n", "a client must be a whole number >= 0 or a name"),
+        ("client,seconds\n,0.1\n", "a client id must be a whole number >= 0 or a name"),
     ],
 )
 def test_a_log_that_cannot_be_played_is_refused(tmp_path, text, words):

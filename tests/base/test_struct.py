@@ -70,7 +70,7 @@ class Outer(Config):
         ({"inner": None}, "inner = None: must be a config object of class Inner"),
         ({"inner": Inner(rate=0.0)}, "inner.rate = 0.0: must be a float32 number, finite and > 0"),
         ({"extra": Inner(rate=1.5)}, "extra.rate = 1.5: must be a float32 number, finite and > 0"),
-        ({"weight": np.array([1.0, -2.0])}, "must be one number"),
+        ({"weight": np.array([1.0, -2.0])}, "must be a single number"),
     ],
     ids=lambda value: None if isinstance(value, str) else "-".join(value),
 )
@@ -247,5 +247,5 @@ def test_override_by_dotted_path():
     assert isinstance(changed.policy.search, Annealing)
     assert changed.policy.search.steps == 7
     assert config.reward.gamma != 0.25
-    with pytest.raises(ConfigError, match=r"reward\.delta: there is no field 'delta' in Reward"):
+    with pytest.raises(ConfigError, match=r"reward\.delta: Reward has no field 'delta'"):
         config.override({"reward.delta": 1.0})

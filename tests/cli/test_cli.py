@@ -325,7 +325,10 @@ def test_the_version_is_printed(monkeypatch, tmp_path, capsys):
         (("sweep", "good.toml", "--policy", "best"), ["policy = 'best'"]),
         (("run", "good.toml", "garbage.toml"), ["garbage.toml: learning = 'garbage'"]),
         (("run", "good.toml", "bad.toml"), ["bad.toml: reward.gamma = -3"]),
-        (("run", "good.toml", "bad.toml", "--set", "m=3"), ["good.toml: --set m: there is no"]),
+        (
+            ("run", "good.toml", "bad.toml", "--set", "m=3"),
+            ["good.toml: --set m: SimConfig has no"],
+        ),
         (("sweep", "bad.toml", "--vary", "reward.alpha=1,2"), ["bad.toml, alpha = 1: reward.ga"]),
         (("tune", "bad.toml", "--vary", "reward.alpha=1..2"), ["bad.toml: reward.gamma = -3"]),
     ],

@@ -42,7 +42,7 @@ def test_the_grid_has_every_combination_with_labels_that_say_what_is_set():
         (["reward.gamma=1,,2"], "must be PATH=A,B"),
         (["reward.gamma=1,1"], "named twice"),
         (["reward.gamma=1", "reward.gamma=2"], "reward.gamma is varied twice"),
-        (["reward.gama=1"], "no field 'gama' in Reward. Did you mean 'gamma'"),
+        (["reward.gama=1"], "Reward has no field 'gama'. Did you mean 'gamma'"),
     ],
 )
 def test_a_bad_grid_is_refused(vary, words):

@@ -61,7 +61,7 @@ def test_a_file_may_leave_everything_out_or_name_a_choice():
         ("reward = 3", ["reward = 3: must be a table or a name"]),
         ("[policy]\nname = 3", ["policy.name = 3: must be a name"]),
         ("[policy]\nname = [1]", ["policy.name = [1]: must be a name"]),
-        ('name = "mine"', ["name: there is no field 'name' in SimConfig"]),
+        ('name = "mine"', ["name: SimConfig has no field 'name'"]),
         ('[policy]\nname = "sa_pause"\ncooling = 3', ["Did you mean 'policy.search.cooling'?"]),
     ],
 )
@@ -124,7 +124,10 @@ def test_what_is_listed_is_what_names_stand_for(base, listed):
 
 def test_an_empty_file_is_no_config(tmp_path):
     path = tmp_path / "mine.toml"
-    for content, words in ((b"\n", "is empty"), (bytes([0xFF, 0xFE, 1]), "must be text in UTF-8")):
+    for content, words in (
+        (b"\n", "must not be empty"),
+        (bytes([0xFF, 0xFE, 1]), "must be a TOML file in UTF-8"),
+    ):
         path.write_bytes(content)
         with pytest.raises(ConfigError, match=words):
             config_file.load(path)

@@ -106,12 +106,12 @@ def test_shakespeare_of_leaf_becomes_tokens(tmp_path):
             "user 'a' has 1 samples; num_samples is 3",
         ),
         ({"a": {"x": [[1.0], [None]], "y": [1, 2]}}, "client 'a' has a value that is not a finite"),
-        ({"a\0": {"x": [[1.0]], "y": [1]}}, "client 'a\\x00': a client must be a whole number"),
+        ({"a\0": {"x": [[1.0]], "y": [1]}}, "client 'a\\x00': a client id must be a whole number"),
         (
             {"a": {"x": [[["w", "o"]], [["r"]]], "y": [["w"], ["r", "d"]]}},  # Reddit
             "'a': x and y must be lists of one length",
         ),
-        ({"-1": {"x": [[1.0]], "y": [1]}}, "client '-1': a client must be a whole number"),
+        ({"-1": {"x": [[1.0]], "y": [1]}}, "client '-1': a client id must be a whole number"),
     ],
 )
 def test_a_damaged_file_of_leaf_is_one_line(tmp_path, content, rule):

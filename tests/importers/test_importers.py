@@ -245,7 +245,7 @@ def test_seconds_and_intervals_keep_the_ids_of_clients(tmp_path):
             "a,b\n0,2\n1,1\n-1,3\n",
             {"score": "a"},
             "line 2, '0,2': must have numbers > 0, spreads from 0 to 10; line 4, '-1,3': must have "
-            "numbers > 0, spreads from 0 to 10. The header is 'a,b'. Correct or delete such lines.",
+            "numbers > 0, spreads from 0 to 10. The header is 'a,b'. Fix or remove these lines.",
         ),
         ('a,b\n"76,5",2\n', {"score": "a"}, "line 2, '76,5,2': must have numbers > 0"),
         ("score\n" + "9" * 131_073, {}, "must be a CSV file in UTF-8 (field larger than"),

@@ -234,7 +234,7 @@ class Unhashable(nn.Module):
         (lambda: FlaxModel.of(Unhashable, widths=[1]), "give tuples for lists"),
         (
             lambda: FlaxModel.of("nowhere:Net"),
-            "'nowhere' is not loaded, and a config file imports no",
+            "'nowhere' is not loaded, and config files cannot import",
         ),
         (lambda: FlaxModel.of(f"{__name__}:Nothing"), "test_custom_model' has no 'Nothing'"),
     ],
@@ -290,7 +290,9 @@ def make_sgd(rate):
 def test_a_trusted_file_names_functions_too():
     config = base(model=FlaxModel.of(make_net, width=4), optimizer=make_sgd)
     text = config_file.dumps(config)
-    with pytest.raises(ConfigError, match=r"must be .*\. Trust the file as code"):
+    with pytest.raises(
+        ConfigError, match=r"must be .* in an untrusted config file\. Trust the file"
+    ):
         validate(config_file.loads(text))
     back = config_file.loads(text, trust=True)
     validate(back)

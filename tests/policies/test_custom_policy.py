@@ -150,7 +150,7 @@ def test_the_librarys_names_cannot_be_taken(source):
     program = f"{code}\nfrom pause_jax.policies import named\nnamed('round_robin')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 1
-    assert "EpsilonGreedy.name = 'round_robin': is a name of the library's" in done.stderr
+    assert "EpsilonGreedy.name = 'round_robin': is already used by pause_jax" in done.stderr
 
 
 def test_its_mistake_shows_before_any_run(policy: Any, monkeypatch):

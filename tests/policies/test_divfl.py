@@ -156,5 +156,5 @@ def test_state_beyond_the_memory_is_refused(monkeypatch):
     config = presets.digits_small().replace(num_rounds=2, policy=DivFl())
     size = 4 * config.num_clients * 2410  # K d floats at least
     monkeypatch.setattr(memory, "machine_bytes", lambda: size)
-    with pytest.raises(ConfigError, match=r"a round takes .* Simulate fewer clients"):
+    with pytest.raises(ConfigError, match=r"a round needs .* Simulate fewer clients"):
         simulate(config, KEYS[0])

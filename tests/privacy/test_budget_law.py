@@ -235,7 +235,7 @@ def test_a_law_that_fits_nobody_is_refused(law, message):
         ("client,epsilon\na,1e-50\n", "must be a float32 number > 0"),
         ("client,epsilon\na\n", "must have 2 cells"),
         ("client,budget\na,1\n", "must have one named epsilon"),
-        ("client,epsilon\na,1\n", "has budgets of 1 clients"),
+        ("client,epsilon\na,1\n", "has budgets for 1 clients"),
     ],
 )
 def test_a_file_that_does_not_fit_is_refused_by_its_line(tmp_path, rows, message):

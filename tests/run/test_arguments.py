@@ -75,7 +75,7 @@ def test_devices_may_be_any_series_of_them():
 # ---------------------------------------------------------------- memory
 
 HUGE = [
-    (lambda: swept(BANDIT.replace(num_clients=10**9)), "num_clients = 1000000000: a round takes"),
+    (lambda: swept(BANDIT.replace(num_clients=10**9)), "num_clients = 1000000000: a round needs"),
     (
         lambda: simulate(BANDIT.replace(num_rounds=10**9), KEY),
         "num_rounds = 1000000000: the record",
@@ -88,7 +88,7 @@ HUGE = [
         lambda: simulate(
             presets.digits_small().override({"learning.model.hidden": (10**6, 10**6)}), KEY
         ),
-        "a round takes",
+        "a round needs",
     ),
     (
         lambda: LinearRegression(num_samples=10**9, num_features=10**4).load(),
@@ -103,14 +103,14 @@ def test_what_is_larger_than_the_machine_is_refused_before_it_is_made(call, word
         call()
     assert_clear(error)
     assert words in str(error.value)
-    assert "GiB at least, and this machine has" in str(error.value)
+    assert "GiB, but this machine has" in str(error.value)
 
 
 def test_the_command_line_refuses_it_in_one_message(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(memory, "machine_bytes", lambda: 2**28)
     for change, words in (
-        ("num_clients=1000000000", "a round takes"),
+        ("num_clients=1000000000", "a round needs"),
         ("num_rounds=1000000", "the record of 3 such runs takes"),
     ):
         arguments = ["sweep", "digits_small", "--set", "learning=none", "--set", change]

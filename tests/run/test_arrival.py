@@ -348,13 +348,13 @@ def test_who_is_asked_for_a_loss_receives_the_model_once():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"wait_for": 6}, r"wait_for = 6: must be <= num_selected = 5"),
+        ({"wait_for": 6}, r"wait_for = 6: must be <= 5, the number of clients"),
         ({"wait_for": 0}, r"wait_for = 0"),
         ({"deadline": 0.0}, r"deadline = 0.0: must be .*> 0"),
         ({"dropout": 1.1}, r"dropout = 1.1: must be .*<= 1"),
         (
             {"stale_updates": "next"},
-            r"stale_updates = 'next': no update is late while a round waits for all",
+            r"stale_updates = 'next': requires deadline or wait_for",
         ),
         (
             {"stale_updates": "soon", "deadline": 1.0},

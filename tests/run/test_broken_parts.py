@@ -230,5 +230,7 @@ def test_under_vmap_every_number_of_a_config_is_checked(gamma):
         return simulate(config.override({"reward.gamma": gamma}), KEY).clock[-1]
 
     assert jax.vmap(clock)(jnp.array([1.0, 2.0])).shape == (2,)
-    with pytest.raises(ConfigError, match=r"reward.gamma = .*finite and .* in each run under vmap"):
+    with pytest.raises(
+        ConfigError, match=r"reward.gamma = .*finite and .* in every run under vmap"
+    ):
         jax.vmap(clock)(jnp.array([1.0, gamma]))

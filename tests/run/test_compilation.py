@@ -68,7 +68,7 @@ def test_a_second_identical_command_compiles_nothing(tmp_path):
 
     def counts() -> tuple[int, int]:
         printed = start(tmp_path, *command, PAUSE_JAX_CACHE=str(tmp_path))
-        found = re.search(r"\((\d+) programs compiled, (\d+) from the cache\)", printed)
+        found = re.search(r"\((\d+) programs compiled, (\d+) loaded from the cache\)", printed)
         assert found, printed[-1000:]
         return int(found[1]), int(found[2])
 
@@ -112,7 +112,7 @@ def test_without_a_home_no_program_is_kept(monkeypatch, restored):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)  # of nobody
     jax.config.update("jax_compilation_cache_dir", None)
-    with pytest.raises(ConfigError, match=r"HOME is not set\. Set it, or PAUSE_JAX_CACHE"):
+    with pytest.raises(ConfigError, match=r"HOME is not set\. Set HOME, or set PAUSE_JAX_CACHE"):
         cache_folder()
     use_cache.__wrapped__()
     assert jax.config.values["jax_compilation_cache_dir"] is None

@@ -77,7 +77,7 @@ def test_a_server_that_tells_milliseconds_is_warned_after_ten_rounds():
 
 def test_memory_that_runs_out_is_one_clear_error():
     with (
-        pytest.raises(ConfigError, match=r"num_clients = 9: more memory .* 5 bytes\). Fewer\."),
+        pytest.raises(ConfigError, match=r"num_clients = 9: out of memory .* 5 bytes\). Fewer\."),
         refused_if_too_large("num_clients = 9", "Fewer."),
     ):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 5 bytes.")
@@ -90,5 +90,5 @@ def test_a_run_whose_memory_runs_out_is_refused(monkeypatch):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 5 bytes.")
 
     monkeypatch.setattr("pause_jax.run.simulate.single_run", exhausted)
-    with pytest.raises(ConfigError, match=r"num_clients = 4: more memory is needed"):
+    with pytest.raises(ConfigError, match=r"num_clients = 4: out of memory"):
         simulate(BASE, jax.random.key(0))

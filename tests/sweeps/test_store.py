@@ -567,5 +567,5 @@ def test_a_damaged_middle_is_not_used(tmp_path, monkeypatch, caplog):
         harm.setattr(archive, "digest_of", lambda _: np.zeros(32, np.uint8))
         middle.save(point)
     assert restored() is None
-    assert "is damaged (not what was saved) and is not used" in caplog.text
+    assert "is damaged (checksum mismatch) and is not used" in caplog.text
     assert not list(tmp_path.glob("checkpoint-*"))

@@ -196,7 +196,7 @@ def test_a_presence_survives_its_file(tmp_path):
         ("client,start,end\n1,1,2\n", r"has no interval of client 0"),
         ("client,start,end\n", r"has no interval of client 0"),
         ("", r"must begin with the line client,start,end"),
-        ("client,start,end\n0,1,2\n", r"has intervals of 1 clients, and num_clients = 12"),
+        ("client,start,end\n0,1,2\n", r"has intervals for 1 clients, but num_clients = 12"),
     ],
 )
 def test_a_file_that_says_nothing_is_refused_in_one_line(content, message, tmp_path):

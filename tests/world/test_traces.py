@@ -115,7 +115,7 @@ def test_a_run_says_what_it_was_run_with_and_refuses_another_file(file):
     file(lines([[2.0], [2.0], [2.0], [2.0]]))
     slow = simulate(bandit(Traces(path=path)), jax.random.key(0), record=("clock",))
     np.testing.assert_allclose(slow.clock, [2.0, 4.0, 6.0, 8.0])
-    with pytest.raises(ConfigError, match=r"latency.digest = .*changed.*set latency.digest to ''"):
+    with pytest.raises(ConfigError, match=r"latency.digest = .*changed.*Set latency.digest = ''"):
         simulate(config, jax.random.key(0))
 
 
