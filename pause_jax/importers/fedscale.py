@@ -58,15 +58,17 @@ def read(request: Request) -> Imported:
         if fields >= _CAPACITY:
             capacity, of_capacity = content, path
         elif fields >= _BEHAVIOUR:
-            rule = "active and inactive must be as many numbers, finish_time one > 0"
+            rule = (
+                "inactive must have at least as many numbers as active, and finish_time must be > 0"
+            )
             traces = [each for each in parsed(path, content.items(), _trace, rule) if each[0]]
             if idle := len(content) - len(traces):
-                notes.append(f"Left out: {idle} clients of {path.name}, which are never active.")
+                notes.append(f"Skipped clients that are never active: {idle} of {path.name}.")
         else:
             refuse(
                 path,
-                "must be a dictionary of clients with computation and communication, or with "
-                "active, inactive and finish_time",
+                "must be a dictionary of clients, each with computation and communication, or "
+                "with active, inactive and finish_time",
             )
     places = request.places(len(capacity) or len(traces))
     tables: dict[str, Rows] = {}
@@ -108,7 +110,7 @@ def _intervals(request: Request, traces: Sequence[_Trace]) -> tuple[Rows, str]:
     period = max(repeats for _, repeats in traces)
     size = sum(_LINE * len(pairs) * (period / repeats) for pairs, repeats in traces)
     what = f"FILE = {str(request.paths[-1])!r}: repeating all traces for {period:g} s"
-    check_memory(size, what, "Leave out clients of a short finish_time.")
+    check_memory(size, what, "Remove clients with a short finish_time.")
     names = request.ids or map(str, range(len(traces)))
     rows = (
         (name, start + turn * repeats, end + turn * repeats)
@@ -117,7 +119,7 @@ def _intervals(request: Request, traces: Sequence[_Trace]) -> tuple[Rows, str]:
         for start, end in pairs
         if start + turn * repeats < period
     )
-    return [("client", "start", "end"), *rows], f"The intervals repeat every {period:g} s (period)."
+    return [("client", "start", "end"), *rows], f"Intervals repeat every {period:g} s (period)."
 
 
 def _number(value: Any, above: float = -math.inf) -> float:
@@ -150,8 +152,8 @@ def _pickle_of(path: pathlib.Path) -> Any:
         # The unpickler allocates a memo as large as the highest object number in the file.
         for op, number, _ in pickletools.genops(content):
             if "PUT" in op.name and (number or 0) > len(content):
-                raise ValueError("it numbers an object beyond its size")
+                raise ValueError("an object number exceeds the file size")
         return _NumbersOnly(io.BytesIO(content)).load()
     except (*WRONG, pickle.UnpicklingError, EOFError, MemoryError, RecursionError) as error:
-        rule = "must be a whole pickle file of numbers, texts and containers; nothing was run"
-        refuse(path, f"{rule} ({shown(str(error))}). Take the file from its owner")
+        rule = "must be a complete pickle file of numbers, strings and containers. No code was run"
+        refuse(path, f"{rule} ({shown(str(error))}). Download the original file")

@@ -39,16 +39,16 @@ def read(request: Request) -> Imported:
         import datasets
     except ImportError as error:
         raise ConfigError(
-            "huggingface: reading such a folder needs pip install 'pause_jax[huggingface]'."
+            "huggingface: requires the datasets package. Run pip install 'pause_jax[huggingface]'."
         ) from error
     path = request.path
     try:
         found = datasets.load_from_disk(str(path))
     except Exception as error:  # datasets raises many exception types
-        refuse(path, f"must be a folder that save_to_disk wrote ({str(error).splitlines()[0]})")
+        refuse(path, f"must be a folder written by save_to_disk ({str(error).splitlines()[0]})")
     splits = dict(found) if isinstance(found, datasets.DatasetDict) else {"train": found}
     if "train" not in splits:
-        refuse(path, f"must have the split train; it has {', '.join(splits)}")
+        refuse(path, f"must have a split named train (splits: {', '.join(splits)})")
     train = _samples(request, path, splits["train"])
     test = _samples(request, path, splits["test"]) if "test" in splits else {}
     return imported(path, train, test)
@@ -103,7 +103,7 @@ def _column(path: pathlib.Path, part: Any, name: str, columns: Mapping[str, str]
             return word
     refuse(
         path,
-        f"has no column {' or '.join(wanted)}; it has {', '.join(known)}. Name it by "
+        f"has no column {' or '.join(wanted)} (columns: {', '.join(known)}). Select one with "
         f"--columns {name}=THEIRS",
     )
 
@@ -117,7 +117,7 @@ def _array(path: pathlib.Path, part: Any, column: str) -> NDArray[Any]:
         for row in part[column][:]
     ]
     if len({row.shape for row in rows}) != 1 or not np.issubdtype(rows[0].dtype, np.number):
-        refuse(path, f"column {column} must be numbers or images of one shape")
+        refuse(path, f"column {column} must contain numbers, or images of one shape")
     found = np.stack(rows)
     if np.issubdtype(found.dtype, np.floating):
         return found.astype(np.float32)

@@ -54,7 +54,7 @@ def _files(paths: tuple[pathlib.Path, ...]) -> tuple[list[pathlib.Path], list[pa
         train += sorted(split.glob("*.json")) if split.is_dir() else [split]
         test += sorted((path / "test").glob("*.json"))
     if not train:
-        refuse(paths[0], "must be a JSON file, or a folder of such, and has none")
+        refuse(paths[0], "must be a JSON file, or a folder that contains JSON files")
     return train, test
 
 
@@ -62,26 +62,26 @@ def _users(request: Request, paths: list[pathlib.Path]) -> Samples:
     found: Samples = {}
     for path in paths:
         content = content_of("FILE", str(path))
-        rule = "must be JSON with users, num_samples and user_data with x and y of each user"
+        rule = "must be JSON with users, num_samples and user_data, with x and y of each user"
         try:
             told = msgspec.json.decode(content, type=_Users)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             refuse(path, f"{rule} ({one_line(str(error))})")
         if sorted(told.users) != sorted(told.user_data) or len(told.users) != len(told.num_samples):
-            refuse(path, f"{rule}, all of the same users")
+            refuse(path, "users, num_samples and user_data must list the same users")
         samples = {user: told.user_data[user] for user in told.users}
         for user, counted in zip(told.users, told.num_samples, strict=True):
             if user in found:
                 refuse(
                     path,
-                    f"user {user!r} is in an earlier file too: one set of samples would be "
-                    "lost. Give the folder that holds train and test, or join the files",
+                    f"user {user!r} is also in an earlier file, whose samples would be lost. "
+                    "Pass the folder that contains train and test, or merge the files",
                 )
             if counted != (number := len(samples[user].y)):
-                refuse(path, f"user {user!r} has {number} samples; num_samples is {counted}")
+                refuse(path, f"user {user!r} has {number} samples, but num_samples is {counted}")
         rule = (
-            "x and y must be lists of one length: numbers, or texts of one length (of LEAF: "
-            "FEMNIST, Shakespeare, the synthetic data)"
+            "x and y must be lists of equal length, with numbers or strings of equal length "
+            "(LEAF's FEMNIST, Shakespeare or synthetic data)"
         )
         found |= zip(samples, parsed(path, samples.items(), _samples, rule), strict=True)
         kept = request.kept(found)

@@ -46,7 +46,7 @@ class Request(NamedTuple):
     def path(self) -> pathlib.Path:
         """Path of the only file; raises ConfigError if the request has several files."""
         if len(self.paths) > 1:
-            refuse(self.paths[1], "must be imported by itself, into a folder of its own")
+            refuse(self.paths[1], "must be imported separately, to its own folder")
         return self.paths[0]
 
     def places(self, known: int) -> NDArray[np.int64]:
@@ -60,7 +60,8 @@ class Request(NamedTuple):
         """
         if len(self.ids) > known:
             raise ConfigError(
-                f"--ids: has {len(self.ids)} clients; must be at most {known}, as many as the file."
+                f"--ids: has {len(self.ids)} clients, but the file has {known}. Pass ids of at "
+                f"most {known} clients."
             )
         number = len(self.ids) or min(self.clients or known, known)
         if number == known:
@@ -74,7 +75,9 @@ class Request(NamedTuple):
           ConfigError: if the request has ``ids``.
         """
         if self.ids:
-            raise ConfigError("--ids: the clients of this file have ids. Leave --ids out.")
+            raise ConfigError(
+                "--ids: must not be set, because this file contains client ids. Remove --ids."
+            )
 
         def lot(user: str) -> bytes:
             return hashlib.sha256(f"{self.seed} {user}".encode()).digest()
@@ -104,7 +107,9 @@ class Imported(NamedTuple):
         paths = [folder / name for name in (*self.tables, *([DATA] if self.arrays else []))]
         for path in paths:
             if os.path.lexists(path):
-                raise ConfigError(f"--out {folder}: has {path.name}. Choose another folder.")
+                raise ConfigError(
+                    f"--out {folder}: already contains {path.name}. Choose another folder."
+                )
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for name, rows in self.tables.items():
@@ -126,7 +131,7 @@ def ids_of(path: str) -> tuple[str, ...]:
     """
     ids = Files(path=path).load().client_ids
     if not ids:
-        raise ConfigError(f"--ids {path}: must have the array clients, and has none.")
+        raise ConfigError(f"--ids {path}: must contain the array clients.")
     return ids
 
 

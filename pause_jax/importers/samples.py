@@ -24,7 +24,7 @@ def imported(path: pathlib.Path, train: Samples, test: Samples) -> Imported:
     """
     full = {client: part for client, part in train.items() if len(part[0])}
     if not full:
-        refuse(path, "must have a client with samples")
+        refuse(path, "must have at least one client with training samples")
     for client in full:
         try:
             client_id(client)
@@ -37,9 +37,9 @@ def imported(path: pathlib.Path, train: Samples, test: Samples) -> Imported:
         arrays |= zip(("x_test", "y_test"), _joined(path, tested), strict=True)
     notes = []
     if missing := len(train) - len(full):
-        notes.append(f"{missing} clients have no sample, and are left out.")
+        notes.append(f"Skipped clients without training samples: {missing}.")
     if untrained := sum(client not in full and len(part[0]) > 0 for client, part in test.items()):
-        notes.append(f"{untrained} clients have test samples alone, and are left out.")
+        notes.append(f"Skipped clients with only test samples: {untrained}.")
     return Imported({}, arrays, tuple(notes))
 
 
@@ -61,12 +61,16 @@ def _joined(path: pathlib.Path, samples: Samples) -> tuple[NDArray[Any], NDArray
     form = None
     for client, (x, y) in samples.items():
         if len(x) != len(y):
-            refuse(path, f"client {client!r} has {len(x)} inputs and {len(y)} targets")
+            refuse(path, f"client {client!r} has {len(x)} inputs but {len(y)} targets")
         own = (x.shape[1:], x.dtype, y.shape[1:], y.dtype)
         if form not in (None, own):
-            refuse(path, f"samples of client {client!r} have another form than those before")
+            refuse(
+                path,
+                f"samples of client {client!r} differ in shape or dtype from those of earlier "
+                "clients",
+            )
         if not (np.isfinite(x).all() and np.isfinite(y).all()):
-            refuse(path, f"client {client!r} has a value that is not a finite number")
+            refuse(path, f"client {client!r} has a value that is not finite")
         form = own
     inputs, targets = zip(*samples.values(), strict=True)
     return np.concatenate(inputs), np.concatenate(targets)

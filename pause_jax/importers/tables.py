@@ -58,11 +58,11 @@ def read(request: Request) -> Imported:
     columns = request.columns or {word: word for word in lines if word in _KNOWN}
     for ours, theirs in columns.items():
         if theirs not in lines:
-            fix = f"Name another by --columns {ours}=THEIRS"
-            refuse(path, f"has no column {shown(theirs)}; it has {', '.join(lines)}. {fix}")
+            fix = f"Select another column with --columns {ours}=THEIRS"
+            refuse(path, f"has no column {shown(theirs)} (columns: {', '.join(lines)}). {fix}")
     table = lines[list(columns.values())].set_axis(list(columns), axis=1)
     if columns and table.empty:
-        refuse(path, "must have a line of a client")
+        refuse(path, "must have at least one client")
     if "ms" in table and "seconds" not in table:
         seconds = 1e-3 * _numbers(table.ms)
         table["seconds"] = seconds.map("{:.15g}".format).where(seconds.notna(), table.ms)
@@ -78,8 +78,8 @@ def read(request: Request) -> Imported:
         return _devices(request, table, lines)
     refuse(
         path,
-        f"must have columns of devices ({', '.join(sorted(_COMPUTING | _SPEEDS))}), of seconds "
-        "(client, seconds) or of intervals (client, start, end). Name them by --columns "
+        f"must have columns of devices ({', '.join(sorted(_COMPUTING | _SPEEDS))}), latencies "
+        "(client, seconds) or intervals (client, start, end). Map columns with --columns "
         "OURS=THEIRS",
     )
 
@@ -88,7 +88,10 @@ def _table(path: pathlib.Path) -> pd.DataFrame:
     """Return the cells of a CSV file as text, indexed by line."""
     header, lines = csv_table(f"FILE = {str(path)!r}", content_of("FILE", path))
     if twice := [word for word in header if header.count(word) > 1]:
-        refuse(path, f"has the column {shown(twice[0])} twice; it has {', '.join(header)}")
+        refuse(
+            path,
+            f"has the column {shown(twice[0])} twice (columns: {', '.join(header)}). Rename one",
+        )
     places, cells = zip(*lines, strict=True) if lines else ((), ())
     return pd.DataFrame(list(cells), places, header, dtype=str)
 
@@ -103,7 +106,7 @@ def _devices(request: Request, table: pd.DataFrame, texts: pd.DataFrame) -> Impo
     others = numbers.drop(columns=spreads).astype(np.float32)
     fits = ((spreads >= 0) & (spreads <= MOST_SPREAD)).all(axis=1) & (others > 0).all(axis=1)
     if not fits.all():
-        rule = f"must have numbers > 0, spreads from 0 to {MOST_SPREAD:g}"
+        rule = f"must have numbers > 0 and spreads from 0 to {MOST_SPREAD:g}"
         bad = [(line, row, rule) for line, *row in texts[~fits].itertuples()]
         refuse_lines(f"FILE = {str(request.path)!r}", texts.columns.tolist(), bad)
     places = request.places(len(numbers))
@@ -116,10 +119,10 @@ def _devices(request: Request, table: pd.DataFrame, texts: pd.DataFrame) -> Impo
         numbers["sample_seconds"] = MEDIAN_SECONDS * inverse / inverse.median()
     notes = []
     if not _SPEEDS & set(table):
-        notes.append("No column of speeds: the network takes no time.")
+        notes.append("No network speeds found. Transfers take no time.")
         numbers["download_mbit"] = NO_NETWORK
     if not _COMPUTING & set(table):
-        notes.append("No column of computing: it takes no time.")
+        notes.append("No computing speeds found. Training takes no time.")
     if "upload_mbit" not in numbers:
         numbers["upload_mbit"] = numbers.download_mbit
     words = [word for word in COLUMNS if word in (*PER_CLIENT, *table)]

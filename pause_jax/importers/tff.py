@@ -31,15 +31,15 @@ def read(request: Request) -> Imported:
       ConfigError: if tensorflow-datasets is missing, or if the file is damaged or not EMNIST.
     """
     if importlib.util.find_spec("tensorflow_datasets") is None:
-        raise ConfigError("tff: needs tensorflow-datasets, pip install 'pause_jax[data]'.")
+        raise ConfigError("tff: requires tensorflow-datasets. Run pip install 'pause_jax[data]'.")
     path = request.path
     check_regular("FILE", str(path))
     with path.open("rb") as file:
         head = file.read(16)
     if head.startswith((b"\xfd7zXZ", b"]\x00\x00")):
-        refuse(path, "is packed. Unpack it first: xz --decompress FILE")
+        refuse(path, "is compressed. Decompress the file first: xz --decompress FILE")
     if not head.startswith(b"SQLite format 3"):
-        refuse(path, "must be an SQLite file of TensorFlow Federated")
+        refuse(path, "must be an SQLite file from TensorFlow Federated")
     return imported(path, _samples(request, path, "train"), _samples(request, path, "test"))
 
 
@@ -51,11 +51,14 @@ def _samples(request: Request, path: pathlib.Path, split: str) -> Samples:
             writers = database.execute("SELECT DISTINCT client_id FROM client_metadata")
             for writer in sorted(request.kept({str(writer) for (writer,) in writers})):
                 rows = database.execute(_QUERY, (writer, split))
-                if own := list(parsed(path, rows, _example, f"{rule}, of writer {writer}")):
+                if own := list(parsed(path, rows, _example, f"{rule} of writer {writer}")):
                     images, labels = zip(*own, strict=True)
                     found[writer] = pixels(np.stack(images)), np.asarray(labels, np.int32)
     except sqlite3.Error as error:
-        refuse(path, f"must have TensorFlow Federated's tables examples, client_metadata ({error})")
+        refuse(
+            path,
+            f"must have the tables examples and client_metadata of TensorFlow Federated ({error})",
+        )
     return found
 
 

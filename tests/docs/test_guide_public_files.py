@@ -96,7 +96,7 @@ def test_its_commands_run_from_a_public_file_to_a_compared_and_tuned_policy(
         ("import csv log.csv --ids a --clients 1 --out o", "--ids and --clients: give one"),
         (
             "import fedscale client_device_capacity --ids labels.npz --out o",
-            "--ids labels.npz: must have the array clients",
+            "--ids labels.npz: must contain the array clients",
         ),
     ],
 )

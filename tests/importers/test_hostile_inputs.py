@@ -31,7 +31,7 @@ TEXTS = {"A_ROLE": {"x": ["to be", "o be "], "y": [" ", "o"]}, "B": {"x": ["tx~!
 
 
 @pytest.mark.parametrize("content", [SCORES, DEVICES, LOG], ids=["scores", "devices", "log"])
-def test_a_damaged_table_keeps_every_line_or_is_refused(tmp_path, content):
+def test_damaged_table_keeps_every_line_or_is_refused(tmp_path, content):
     path = tmp_path / "hostile.csv"
     for place, damaged in enumerate(mutants(content, 70, seed=1)):
         path.write_bytes(damaged)
@@ -48,7 +48,7 @@ def test_a_damaged_table_keeps_every_line_or_is_refused(tmp_path, content):
 
 
 @pytest.mark.parametrize("users", [NUMBERS, TEXTS], ids=["numbers", "texts"])
-def test_a_damaged_file_of_leaf_keeps_every_sample_or_is_refused(tmp_path, users):
+def test_damaged_leaf_file_keeps_every_sample_or_is_refused(tmp_path, users):
     path = tmp_path / "hostile.json"
     public_files.leaf(path, users)
     for damaged in mutants(path.read_bytes(), 100, seed=2):
@@ -65,7 +65,7 @@ def test_a_damaged_file_of_leaf_keeps_every_sample_or_is_refused(tmp_path, users
 
 @pytest.mark.parametrize("protocol", [0, 4])
 @pytest.mark.parametrize("name", ["client_device_capacity", "client_behave_trace"])
-def test_a_damaged_pickle_of_fedscale_gives_its_numbers_or_is_refused(tmp_path, name, protocol):
+def test_damaged_fedscale_pickle_keeps_its_numbers_or_is_refused(tmp_path, name, protocol):
     public_files.fedscale(tmp_path)
     path = tmp_path / name
     content = pickle.dumps(pickle.loads(path.read_bytes()), protocol=protocol)
@@ -80,14 +80,14 @@ def test_a_damaged_pickle_of_fedscale_gives_its_numbers_or_is_refused(tmp_path, 
         assert {row[1] for row in rows} <= seconds
 
 
-def test_a_pickle_that_numbers_a_far_object_takes_no_memory(tmp_path):
+def test_pickle_with_a_huge_memo_index_uses_no_memory(tmp_path):
     path = tmp_path / "client_device_capacity"
     path.write_bytes(b"\x80\x02}r\xff\xff\xff\x7f.")
-    refused = outcome(lambda: fedscale.read(Request((path,))), "must be a whole pickle", path)
+    refused = outcome(lambda: fedscale.read(Request((path,))), "must be a complete pickle", path)
     assert refused is None
 
 
-def test_a_damaged_file_of_tensorflow_federated_has_labels_for_images_or_is_refused(tmp_path):
+def test_damaged_tff_file_keeps_images_with_labels_or_is_refused(tmp_path):
     path = tmp_path / "hostile.sqlite"
     public_files.tff_sqlite(path, public_files.images(2, 2))
     for damaged in mutants(path.read_bytes(), 50, seed=4):
@@ -98,7 +98,7 @@ def test_a_damaged_file_of_tensorflow_federated_has_labels_for_images_or_is_refu
             assert len(arrays["x"]) == len(arrays["y"]) == len(arrays["clients"])
 
 
-def test_a_damaged_archive_holds_the_same_arrays_or_is_refused(tmp_path):
+def test_damaged_archive_keeps_its_arrays_or_is_refused(tmp_path):
     path = tmp_path / "hostile.npz"
     x, y = np.arange(24.0).reshape(6, 4), np.arange(6) % 3
     np.savez(path, x=x, y=y, clients=np.asarray(list("aabbcc")), x_test=x[:2], y_test=y[:2])

@@ -29,7 +29,7 @@ def assert_same(found, wanted, part=slice(None)):
         np.testing.assert_array_equal(found[client][1], y[part])
 
 
-def test_femnist_of_leaf_is_what_it_was(tmp_path):
+def test_leaf_femnist_round_trips(tmp_path):
     public_files.femnist(tmp_path / "femnist", samples=12)
     imported = leaf.read(Request((tmp_path / "femnist",)))
     arrays = imported.arrays
@@ -42,7 +42,7 @@ def test_femnist_of_leaf_is_what_it_was(tmp_path):
     assert ids_of(path) == ("f0000_14", "f0001_14", "f0002_14", "f0003_14")
 
 
-def test_a_sample_of_users_is_the_same_however_files_are_cut(tmp_path):
+def test_sampled_users_are_independent_of_file_boundaries(tmp_path):
     users = {f"u{k}": {"x": [[float(k), 1.0]], "y": [k % 2]} for k in range(20)}
     public_files.leaf(tmp_path / "whole" / "all.json", users)
     names = list(users)
@@ -57,7 +57,7 @@ def test_a_sample_of_users_is_the_same_however_files_are_cut(tmp_path):
     assert len(drawn[0]) == 6
 
 
-def test_shakespeare_of_leaf_becomes_tokens(tmp_path):
+def test_leaf_shakespeare_becomes_tokens(tmp_path):
     texts = {"A_ROLE": (["to be", "o be "], [" ", "o"]), "B": (["\tx~!9"], ["é"])}
     users = {user: {"x": x, "y": y} for user, (x, y) in texts.items()}
     public_files.leaf(tmp_path / "s.json", users)
@@ -77,44 +77,44 @@ def test_shakespeare_of_leaf_becomes_tokens(tmp_path):
         ('{"users": ["a"], "user_data": {}}', "must be JSON with users, num_samples and user_data"),
         (
             '{"users": ["a"], "num_samples": [0], "user_data": {}}',
-            "must be JSON with users, num_samples and user_data with x and y of each user, all of",
+            "users, num_samples and user_data must list the same users",
         ),
-        ({"a": {"x": [[1.0]], "y": [1, 2]}}, "'a': x and y must be lists of one length"),
+        ({"a": {"x": [[1.0]], "y": [1, 2]}}, "'a': x and y must be lists of equal length"),
         ({"a": {"x": [[["w"]]], "y": [{"target_tokens": 1}]}}, "'a': x and y must be lists of"),
         (
             {"a": {"x": ["000001.jpg", "000002.jpg"], "y": [1, 0]}},
-            "'a': x and y must be lists of one length",
+            "'a': x and y must be lists of equal length",
         ),
         (
             {"a": {"x": [["1", "2"], [3, "x"]], "y": [1, 0]}},
-            "'a': x and y must be lists of one length",
+            "'a': x and y must be lists of equal length",
         ),
         (
             {"a": {"x": [[1.0], [2.0, 3.0]], "y": [1, 0]}},
-            "'a': x and y must be lists of one length",
+            "'a': x and y must be lists of equal length",
         ),
         (
             {"a": {"x": [[1.0]], "y": [1]}, "b": {"x": [[1.0, 2.0]], "y": [1]}},
-            "samples of client 'b' have another form",
+            "samples of client 'b' differ in shape or dtype",
         ),
         ({"a": {"x": "xy", "y": [1, 2]}}, "must be JSON with users, num_samples and user_data"),
-        ({"a": {"x": ["ab", "abc"], "y": ["a", "b"]}}, "'a': x and y must be lists of one le"),
-        ({"a": {"x": [], "y": []}}, "must have a client with samples"),
-        ({"a": {"x": [[1.0]], "y": [2**32 + 5]}}, "'a': x and y must be lists of one length"),
+        ({"a": {"x": ["ab", "abc"], "y": ["a", "b"]}}, "'a': x and y must be lists of equal le"),
+        ({"a": {"x": [], "y": []}}, "must have at least one client with training samples"),
+        ({"a": {"x": [[1.0]], "y": [2**32 + 5]}}, "'a': x and y must be lists of equal length"),
         (
             '{"users": ["a"], "num_samples": [3], "user_data": {"a": {"x": [[1.0]], "y": [1]}}}',
-            "user 'a' has 1 samples; num_samples is 3",
+            "user 'a' has 1 samples, but num_samples is 3",
         ),
-        ({"a": {"x": [[1.0], [None]], "y": [1, 2]}}, "client 'a' has a value that is not a finite"),
+        ({"a": {"x": [[1.0], [None]], "y": [1, 2]}}, "client 'a' has a value that is not finite"),
         ({"a\0": {"x": [[1.0]], "y": [1]}}, "client 'a\\x00': a client id must be a whole number"),
         (
             {"a": {"x": [[["w", "o"]], [["r"]]], "y": [["w"], ["r", "d"]]}},  # Reddit
-            "'a': x and y must be lists of one length",
+            "'a': x and y must be lists of equal length",
         ),
         ({"-1": {"x": [[1.0]], "y": [1]}}, "client '-1': a client id must be a whole number"),
     ],
 )
-def test_a_damaged_file_of_leaf_is_one_line(tmp_path, content, rule):
+def test_damaged_leaf_file_gives_a_one_line_error(tmp_path, content, rule):
     path = tmp_path / "file.json"
     if isinstance(content, str):
         path.write_text(content)
@@ -126,28 +126,28 @@ def test_a_damaged_file_of_leaf_is_one_line(tmp_path, content, rule):
     assert line.startswith(f"FILE = '{path}': {rule}")
 
 
-def test_a_client_without_training_samples_has_no_test_samples(tmp_path):
+def test_client_without_training_samples_is_skipped(tmp_path):
     def part(number):
         return np.zeros((number, 2), np.float32), np.zeros(number, np.int32)
 
     train, test = {"a": part(3), "b": part(0)}, {"a": part(1), "b": part(2)}
     _, arrays, notes = samples.imported(tmp_path, train, test)
     assert (len(arrays["x"]), len(arrays["x_test"])) == (3, 1)
-    assert "1 clients have test samples alone, and are left out." in notes
+    assert "Skipped clients with only test samples: 1." in notes
 
 
-def test_a_user_of_two_files_is_refused_as_one_set_of_samples_would_be_lost(tmp_path):
+def test_user_in_two_files_is_refused(tmp_path):
     for split, number in (("train", 9), ("test", 1)):
         (tmp_path / split).mkdir()
         one = {"x": [[1.0]] * number, "y": [1] * number}
         public_files.leaf(tmp_path / split / "all.json", {"a": one})
-    with pytest.raises(ConfigError, match="user 'a' is in an earlier file too"):
+    with pytest.raises(ConfigError, match="user 'a' is also in an earlier file"):
         leaf.read(Request((tmp_path / "train", tmp_path / "test")))
     arrays = leaf.read(Request((tmp_path,))).arrays
     assert (len(arrays["x"]), len(arrays["x_test"])) == (9, 1)
 
 
-def test_emnist_of_tensorflow_federated_is_what_it_was(tmp_path):
+def test_tff_emnist_round_trips(tmp_path):
     found = public_files.images()
     path = tmp_path / "emnist_all.sqlite"
     public_files.tff_sqlite(path, found)
@@ -160,7 +160,7 @@ def test_emnist_of_tensorflow_federated_is_what_it_was(tmp_path):
     assert len(two["x_test"]) == 2
 
 
-def test_damaged_files_of_tensorflow_federated_are_one_line(tmp_path):
+def test_damaged_tff_files_give_one_line_errors(tmp_path):
     pixels = np.zeros(784)
     whole = public_files.example(pixels, 3)
     assert tff._example(whole)[1] == 3
@@ -174,8 +174,8 @@ def test_damaged_files_of_tensorflow_federated_are_one_line(tmp_path):
         with pytest.raises(ConfigError, match=r"^FILE = .*: must be a tf\.train\.Example with"):
             tff.read(Request((path,)))
     contents = {
-        b"SQLite format 3\0" + bytes(200): "must have TensorFlow Federated's tables examples",
-        b"\xfd7zXZ\0": "is packed. Unpack it first",
+        b"SQLite format 3\0" + bytes(200): "must have the tables examples and client_metadata",
+        b"\xfd7zXZ\0": "is compressed. Decompress the file first",
         json.dumps({}).encode(): "must be an SQLite file",
     }
     for content, rule in contents.items():
@@ -187,7 +187,7 @@ def test_damaged_files_of_tensorflow_federated_are_one_line(tmp_path):
         assert line.startswith(f"FILE = '{path}': {rule}")
 
 
-def test_a_source_whose_package_is_missing_says_so_in_one_line(tmp_path, monkeypatch):
+def test_missing_package_gives_a_one_line_error(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ConfigError, match=r"needs pip install 'pause_jax\[huggingface\]'\.$"):
+    with pytest.raises(ConfigError, match=r"Run pip install 'pause_jax\[huggingface\]'\.$"):
         huggingface.read(Request((tmp_path,)))
