@@ -93,7 +93,7 @@ def test_ucb_matches_oracle(round_number, speed_weight):
 
 
 @pytest.mark.parametrize("row", [(), (2,), (2, 3)])
-def test_only_clients_that_took_part_get_a_new_row(row):
+def test_only_participants_get_a_new_row(row):
     rng = np.random.default_rng(0)
     table = rng.normal(size=(K, *row)).astype(np.float32)
     values = rng.normal(size=(M, *row)).astype(np.float32)
@@ -104,7 +104,7 @@ def test_only_clients_that_took_part_get_a_new_row(row):
     np.testing.assert_array_equal(stored, expected)
 
 
-def test_one_number_is_stored_for_all_that_took_part():
+def test_scalar_is_stored_for_all_participants():
     clients, active = np.array([4, 0, 3]), np.array([True, False, True])
     stored = stored_active(np.zeros(K, np.int32), clients, 7, active)
     np.testing.assert_array_equal(stored, [0, 0, 0, 7, 7, 0])

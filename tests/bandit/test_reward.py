@@ -60,7 +60,7 @@ def test_problem_weight_is_the_sum_of_the_terms():
 
 
 @pytest.mark.parametrize("remaining", [None, [1.0, 0.5, 0.25, 0.125, 1.0, 0.75]])
-def test_the_problem_of_a_round_holds_index_g_and_p(remaining):
+def test_round_problem_contains_index_g_and_p(remaining):
     reward = Reward(alpha=10.0, beta=1.5, gamma=4.0)
     counts, sizes = [0, 1, 3, 2, 0, 4], [10, 20, 5, 40, 15, 10]
     index = jnp.array([jnp.inf, 1, 2, 3, 4, 5])

@@ -153,7 +153,7 @@ def test_short_chains_may_miss_the_optimum_but_return_a_legal_set(kind):
 
 
 @pytest.mark.parametrize("kind", ["ties", "untried", "negative"])
-def test_best_energy_never_falls_and_the_best_chain_is_the_answer(kind):
+def test_best_energy_never_falls_and_best_chain_is_returned(kind):
     problem, available = problems(20, kind)
     trace = batched_anneal("pause", 1000, 3)(keys_of(20), problem, available)
     best = np.asarray(trace.best_energy)
@@ -165,7 +165,7 @@ def test_best_energy_never_falls_and_the_best_chain_is_the_answer(kind):
         np.testing.assert_array_equal(trace.energy, best[:, :, -1].max(axis=1))
 
 
-def test_nobody_to_swap_in_means_no_move():
+def test_chain_stays_if_no_client_can_enter():
     problem, _ = problems(40, "ties")
     available = masks([(0, 4, 6), (2, 5)] * 20)
     trace = batched_anneal("pause", 3, 3)(keys_of(40), problem, available)
@@ -195,7 +195,7 @@ def test_annealing_config_reports_gap_and_acceptance():
     assert np.isin(np.round(info.acceptance_rate * 5, 5), range(6)).all()
 
 
-def test_between_infinite_energies_the_gap_is_one_of_weights():
+def test_gap_between_infinite_energies_is_the_weight_difference():
     problem, available = problems(40, "continuous", seed=3)
     untried = problem._replace(index=np.full((40, K), np.inf, np.float32))
     clients, info = jax.device_get(short_search(keys_of(40), untried, available))
@@ -212,7 +212,7 @@ def test_between_infinite_energies_the_gap_is_one_of_weights():
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("neighbourhood", NEIGHBOURHOODS)
-def test_ranks_sort_the_lists_of_the_neighbourhood(neighbourhood, kind):
+def test_ranks_sort_the_neighbourhood_lists(neighbourhood, kind):
     problem, found = landscapes(neighbourhood, kind)
     for i, landscape in enumerate(found):
         lists = [problem.index[i], *problem.terms[i]]
@@ -280,7 +280,7 @@ def test_temperature_scale_of_alsa_and_vanilla_is_the_energy_range(neighbourhood
 
 
 @pytest.mark.parametrize("kind", ["untried", "ties", "negative"])
-def test_finite_stand_in_keeps_the_order_of_all_energies(kind):
+def test_finite_replacement_preserves_the_order_of_energies(kind):
     number = 30
     problem, found = landscapes("pause", kind, number=number, seed=4)
     energies_of = jax.jit(jax.vmap(walk_energy, in_axes=(None, 0)))
@@ -297,7 +297,7 @@ def test_finite_stand_in_keeps_the_order_of_all_energies(kind):
             np.testing.assert_array_equal(energies, [key[0] for key in keys])
 
 
-def test_the_sum_of_weights_does_not_depend_on_the_order_of_addition():
+def test_sum_of_weights_is_independent_of_order():
     problem, found = landscapes("pause", "continuous", seed=8)
     plain = problem.terms.sum(axis=1)
 
@@ -319,7 +319,7 @@ masks_of = jax.jit(jax.vmap(neighbour_masks, in_axes=(None, 0)))
 
 @pytest.mark.parametrize("kind", ["ties", "masked"])
 @pytest.mark.parametrize("neighbourhood", NEIGHBOURHOODS)
-def test_neighbour_masks_equal_the_definition(neighbourhood, kind):
+def test_neighbour_masks_match_the_definition(neighbourhood, kind):
     _, found = landscapes(neighbourhood, kind, number=6, seed=5)
     sizes = set()
     for landscape in found:
@@ -372,7 +372,7 @@ def walk(landscape, lots):
 
 
 @pytest.mark.parametrize("neighbourhood", NEIGHBOURHOODS)
-def test_walk_moves_to_neighbours_only(neighbourhood):
+def test_walk_moves_only_to_neighbours(neighbourhood):
     _, found = landscapes(neighbourhood, "ties", number=1, seed=7)
     landscape = found[0]._replace(available=np.array([True] * 6 + [False]))
     start, members, energy, moved = jax.device_get(walk(landscape, lots_of(300)))

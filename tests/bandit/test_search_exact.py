@@ -87,7 +87,7 @@ def random_instances(num_clients, number, kind, seed=0):
 
 
 @pytest.mark.parametrize(("num_clients", "num_selected"), BATCHED_SHAPES)
-def test_exact_equals_exhaustive_equals_oracle_on_continuous_values(num_clients, num_selected):
+def test_exact_exhaustive_and_oracle_agree_on_continuous_values(num_clients, num_selected):
     index, weight, _ = random_instances(num_clients, 100, "continuous")
     available = np.ones(index.shape, bool)
     keys = jax.random.split(jax.random.key(2), 100)
@@ -114,7 +114,7 @@ def solve(name, index, weight, num_selected, available=None):
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-def test_plain_numpy_and_lists_are_taken_and_the_types_are_right(name):
+def test_numpy_arrays_and_lists_are_accepted(name):
     index, weight = np.array([3.0, 1.0, 2.0, -9.0, -9.0, -9.0]), [0.0, 9.0, 1.0, 0.0, 0.0, 0.0]
     clients, energy = jax.jit(lambda: SEARCHES[name](index, weight, 2))()
     chex.assert_shape([clients, energy], [(2,), ()])
@@ -124,7 +124,7 @@ def test_plain_numpy_and_lists_are_taken_and_the_types_are_right(name):
 
 
 @pytest.mark.parametrize(("num_clients", "num_selected"), [(14, 4), (12, 6), (10, 9), (6, 1)])
-def test_exact_equals_exhaustive_on_ten_thousand_instances(num_clients, num_selected):
+def test_exact_matches_exhaustive_on_ten_thousand_instances(num_clients, num_selected):
     # 2,500 for each shape: ties, infinities of both signs, masks; sums of dyadics have no rounding.
     parts = [
         random_instances(num_clients, 1250, kind, seed=11) for kind in ("ties", "mostly_untried")
@@ -191,7 +191,7 @@ def test_uniformity_check_rejects_a_slight_order_by_number():
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-def test_without_a_key_ties_go_by_client_number(name):
+def test_ties_without_a_key_follow_client_numbers(name):
     assert solve(name, [math.inf] * 6, [0.0] * 6, 3)[0] == [0, 1, 2]
     assert solve(name, [1.0] * 6, [0.0] * 6, 3)[0] == [0, 1, 2]
 
@@ -219,7 +219,7 @@ def test_exhaustive_chunk_size_does_not_matter(chunk_size):
     np.testing.assert_array_equal(run(index, weight, available), expected)
 
 
-def test_exhaustive_refuses_with_the_count_in_the_message():
+def test_exhaustive_refusal_states_the_count():
     with pytest.raises(ConfigError, match=r"118,264,581,564,861,424 sets .*search = exact"):
         exhaustive(np.ones(60), np.ones(60), 30)
 
@@ -236,7 +236,7 @@ def test_exhaustive_config_refuses_before_any_work():
     ("num_index", "num_weight", "num_selected"), [(4, 5, 2), (5, 4, 2), (4, 4, 0), (4, 4, 5)]
 )
 @pytest.mark.parametrize("name", SEARCHES)
-def test_bad_shapes_and_sizes_raise(name, num_index, num_weight, num_selected):
+def test_invalid_shapes_and_sizes_raise(name, num_index, num_weight, num_selected):
     with pytest.raises(ValueError, match=f"num_selected = {num_selected}"):
         SEARCHES[name](np.ones(num_index), np.ones(num_weight), num_selected)
 

@@ -51,7 +51,7 @@ def chains_of(key, problem, num_selected):
     return trace, jax.vmap(start)(jax.random.split(chain_key, CHAINS))
 
 
-def test_chains_among_a_million_return_the_best_set_that_they_saw():
+def test_chains_among_a_million_clients_return_their_best_set():
     num_selected = 2200
     trace, start = jax.device_get(chains_of(jax.random.key(1), problem(), num_selected))
     clients = trace.clients.tolist()
@@ -104,7 +104,7 @@ def swaps(landscape, members):
 
 
 @pytest.mark.parametrize("num_selected", [10, 2200, 400_000])
-def test_neighbours_among_a_million_clients_are_counted_right(num_selected):
+def test_neighbours_among_a_million_clients_are_counted_correctly(num_selected):
     members = random_members(num_selected)
     lowest, below = swaps_by_definition(landscape().ranks, members)
     exact = len(lowest) * (K - num_selected), (num_selected - len(lowest)) * len(below)
@@ -145,7 +145,7 @@ def test_a_proposal_among_a_million_clients_is_a_uniform_neighbour():
         assert stats.kstest(places, "uniform").pvalue > 1e-3
 
 
-def test_a_walk_goes_on_where_neighbours_outnumber_int32():
+def test_walk_continues_with_more_neighbours_than_int32():
     members = landscape().ranks[0] >= K - 2200  # all others stand below them in this list
     active, passive = map(float, swaps(landscape(), members))
     assert min(active, passive) > 2**20
@@ -167,14 +167,14 @@ def many_words(seed):
     return np.random.default_rng(seed).integers(2**32, size=2**23, dtype=np.uint32)
 
 
-def test_each_of_a_million_clients_is_drawn_as_often():
+def test_a_million_clients_are_drawn_equally_often():
     words = many_words(3)
     assert stats.chisquare(times_drawn(words, K, K)).pvalue > 1e-4
     # A float32 has 2^23 numbers below 1: eight or nine of them for each client.
     assert stats.chisquare(times_drawn(words, K, FEW)).pvalue < 1e-9
 
 
-def test_none_of_ten_million_clients_is_out_of_reach():
+def test_every_one_of_ten_million_clients_is_reachable():
     count, words = 10 * K, many_words(4)
     expected = count * -np.expm1(len(words) * np.log1p(-1 / count))
 
@@ -186,7 +186,7 @@ def test_none_of_ten_million_clients_is_out_of_reach():
 
 
 @pytest.mark.parametrize("count", [1, 5, 300, FEW])
-def test_a_few_clients_are_drawn_by_floats_to_within_their_resolution(count):
+def test_small_draws_by_floats_are_uniform_to_their_resolution(count):
     """Of all 2^23 lots each client has its share, give or take the rounding of a product."""
     words = np.arange(2**23, dtype=np.uint32) << np.uint32(9)
     times = times_drawn(words, count, FEW)

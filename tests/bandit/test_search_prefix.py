@@ -69,7 +69,7 @@ def value(index, weight, clients):
 
 
 @pytest.mark.parametrize(("num_clients", "num_selected"), SHAPES)
-def test_adversarial_orders_give_the_set_of_the_plain_walk(num_clients, num_selected):
+def test_adversarial_orders_match_the_plain_walk(num_clients, num_selected):
     index, weight, available = instances(num_clients, num_selected)
     assert len(index) == BATCH
     clients, energy = map(np.asarray, batched(num_selected)(index, weight, available, None))
@@ -99,7 +99,7 @@ def test_random_ties_change_the_set_but_not_its_value():
     assert (found[0] != found[1]).any()
 
 
-def test_equal_clients_of_a_large_network_are_chosen_equally_often():
+def test_equal_clients_in_a_large_network_are_chosen_equally_often():
     number, num_clients, tied = 4000, 70, 40
     # Forty equal clients share the highest index and compete for three of five slots.
     index = np.where(np.arange(num_clients) < tied, 1.0, -9.0).astype(np.float32)
@@ -118,7 +118,7 @@ def test_equal_clients_of_a_large_network_are_chosen_equally_often():
     assert 1e-4 < stats.chi2.sf(statistic, tied - 1) < 1 - 1e-4
 
 
-def test_bounds_that_forget_what_enters_lose_the_optimum(monkeypatch):
+def test_bounds_without_entering_weights_lose_the_optimum(monkeypatch):
     index, weight, available = (rows[0] for rows in instances(300, 40))
     weight = weight * 4
     best, _ = scan.best_set(index, weight, 40, available)
@@ -177,7 +177,7 @@ def sums(top, weight):
 
 
 @pytest.mark.parametrize("scale", [1e-2, 1e2])
-def test_a_bound_is_never_below_the_float_sum_of_what_enters(scale):
+def test_bound_is_at_least_the_float_sum_of_entering_weights(scale):
     rng = np.random.default_rng(6)
     top = -np.sort(-rng.normal(scale, 1, (500, 7))).astype(np.float32)
     weight = rng.normal(scale, 1, (500, 32)).astype(np.float32)
@@ -192,7 +192,7 @@ def test_a_bound_is_never_below_the_float_sum_of_what_enters(scale):
     np.testing.assert_allclose(bound[rows, first[rows]], plain, atol=1e-4 * max(scale, 1))
 
 
-def test_a_search_does_not_depend_on_its_neighbours_in_the_batch():
+def test_search_is_independent_of_other_batch_entries():
     index, weight, available = instances(1000, 15, seed=2)
     keys = jax.random.split(jax.random.key(2), BATCH)
     together = jax.device_get(batched(15)(index, weight, available, keys))
@@ -207,7 +207,7 @@ jitted_order = jax.jit(ordered)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int32])
-def test_ordered_sorts_by_value_then_number_and_puts_the_unavailable_last(dtype):
+def test_ordered_sorts_by_value_then_number_with_unavailable_last(dtype):
     rng = np.random.default_rng(3)
     numbers = [0.0, -0.0, 1.5, -1.5, np.inf, -np.inf, 1e-3]
     value = rng.choice([-7, 0, 3] if dtype == np.int32 else numbers, 60).astype(dtype)

@@ -35,7 +35,7 @@ def seen(config):
     return np.asarray(result.here), np.concatenate([[0.0], clock[:-1]]), result
 
 
-def test_by_the_hour_each_is_there_in_its_own_stretch_of_every_period():
+def test_diurnal_clients_are_available_in_their_window_each_period():
     availability_trace = Diurnal(period=100.0, share=0.25, spread=0.8, recheck=7.0)
     config = BASE.replace(availability_trace=availability_trace, latency=LogNormal(slowest=5.0))
     there, clock, result = seen(config)
@@ -51,7 +51,7 @@ def test_by_the_hour_each_is_there_in_its_own_stretch_of_every_period():
     assert seen(config.override({"availability_trace.share": 1.0}))[0].all()
 
 
-def test_while_nobody_is_there_the_server_looks_again_and_time_goes_on(tmp_path):
+def test_server_polls_again_while_no_client_is_available(tmp_path):
     path = tmp_path / "there.csv"
     path.write_text("client,start,end\n" + "".join(f"{k},100,130\n" for k in range(12)))
     availability_trace = Intervals(path=str(path), recheck=15.0)
@@ -69,7 +69,7 @@ def step(trace, clock, num_clients):
     return trace.step((), KEY, clock, num_clients)[0]
 
 
-def test_intervals_are_half_open_may_overlap_and_begin_anew_with_the_period():
+def test_intervals_are_half_open_can_overlap_and_repeat():
     pairs = [[(0, 2), (1, 4)], [(3, 5)], [(9, 12)], [(2.5, 2.75)]]
     whole, again = Intervals.of(pairs), Intervals.of(pairs, period=10.0)
     for clock in (0.0, 1.5, 2.5, 2.75, 3.0, 4.0, 4.5, 5.0, 9.5, 10.5, 11.5, 12.0, 23.0):
@@ -88,7 +88,7 @@ def test_intervals_are_half_open_may_overlap_and_begin_anew_with_the_period():
         np.testing.assert_array_equal(found, [wrapped(times) for times in pairs], str(clock))
 
 
-def test_a_chain_stays_and_returns_as_often_as_it_says():
+def test_chain_has_the_stated_transition_probabilities():
     availability_trace = OnOff(leave=0.1, come=0.3)
     config = BASE.replace(availability_trace=availability_trace, num_clients=400)
     there, _, _ = seen(config)
@@ -123,7 +123,7 @@ def forecast(trace, clock, ahead):
     ],
     ids=lambda x: getattr(x, "name", ""),
 )
-def test_a_forecast_is_how_often_one_that_is_there_is_so_later(trace, state, ahead):
+def test_forecast_is_the_later_availability_of_available_clients(trace, state, ahead):
     clock, ahead, runs = np.float32(40_000.0), np.float32(ahead), 4000
     there = later(trace, state, jax.random.split(KEY, runs), clock + ahead)
     often = np.asarray(there).mean(axis=0)
@@ -134,7 +134,7 @@ def test_a_forecast_is_how_often_one_that_is_there_is_so_later(trace, state, ahe
     assert told.min() < 1
 
 
-def test_who_is_there_may_be_busy_all_the_same():
+def test_connected_clients_can_be_busy():
     availability_trace = Diurnal(share=0.5, period=50.0, recheck=1.0)
     there, clock, _ = seen(BASE.replace(availability_trace=availability_trace, availability=0.5))
     begins = np.arange(12) * (5**0.5 - 1) / 2 % 1
@@ -155,16 +155,16 @@ def chains():
     return {name: data.here.sel(config=name).values for name in configs}
 
 
-def test_two_policies_with_one_key_meet_one_chain(chains):
+def test_policies_with_the_same_key_have_the_same_chain(chains):
     np.testing.assert_array_equal(chains["random"], chains["round_robin"])
     assert (chains["random"][0] != chains["random"][1]).any()
 
 
-def test_numbers_of_a_presence_are_swept_in_one_batch(chains):
+def test_availability_parameters_are_swept_in_one_batch(chains):
     assert chains["random"].mean() > 2 * chains["restless"].mean()
 
 
-def test_a_presence_survives_its_file(tmp_path):
+def test_availability_model_round_trips_through_a_file(tmp_path):
     path = tmp_path / "there.csv"
     path.write_text("client,start,end\n1,0,5\n0,2.5,9\n")
     for availability_trace in (
@@ -182,24 +182,27 @@ def test_a_presence_survives_its_file(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("client,begin,end\n0,1,2\n", r"must begin with the line client,start,end"),
-        ("client,start,end\n0,3,2\n", r"line 2: 3 to 2 must be seconds, 0 <= start < end"),
-        ("client,start,end\n0,-1,2\n", r"line 2: -1 to 2"),
-        ("client,start,end\n0,0,inf\n", r"0 to inf"),
-        ("client,start,end\n0,1700000000,1700000010\n", r"starts at 1700000000 s, where float32"),
+        ("client,begin,end\n0,1,2\n", r"must have the header client,start,end"),
+        (
+            "client,start,end\n0,3,2\n",
+            r"line 2: start = 3, end = 2: must be seconds with 0 <= start < end",
+        ),
+        ("client,start,end\n0,-1,2\n", r"line 2: start = -1, end = 2"),
+        ("client,start,end\n0,0,inf\n", r"start = 0, end = inf"),
+        ("client,start,end\n0,1700000000,1700000010\n", r"start = 1700000000 s: must be <= "),
         (f"client,start,end\n{'a' * 140_000},1,2\n", r"must be a CSV file in UTF-8 \(field larger"),
         (
             "client,start,end\n0,one,2\n",
-            r"line 2, '0,one,2': must be a client's number or name and",
+            r"line 2, '0,one,2': must be a client's number or name, foll",
         ),
         ("client,start,end\n0,1\n", r"line 2, '0,1': must have 3 cells"),
-        ("client,start,end\n1,1,2\n", r"has no interval of client 0"),
-        ("client,start,end\n", r"has no interval of client 0"),
-        ("", r"must begin with the line client,start,end"),
+        ("client,start,end\n1,1,2\n", r"has no interval for client 0"),
+        ("client,start,end\n", r"has no intervals"),
+        ("", r"must have the header client,start,end"),
         ("client,start,end\n0,1,2\n", r"has intervals for 1 clients, but num_clients = 12"),
     ],
 )
-def test_a_file_that_says_nothing_is_refused_in_one_line(content, message, tmp_path):
+def test_invalid_intervals_file_is_refused_in_one_line(content, message, tmp_path):
     path = tmp_path / "there.csv"
     path.write_text(content)
     with pytest.raises(ConfigError, match=message) as caught:
@@ -207,7 +210,7 @@ def test_a_file_that_says_nothing_is_refused_in_one_line(content, message, tmp_p
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_missing_or_changed_is_noticed(tmp_path):
+def test_missing_or_changed_intervals_file_is_refused(tmp_path):
     with pytest.raises(
         ConfigError, match=r"availability_trace.path = 'nowhere.csv': cannot be read"
     ):

@@ -145,7 +145,7 @@ def quadrature(model, num_clients):
 
 
 @pytest.mark.parametrize("num_clients", [30, 7, 2, 1])
-def test_two_groups_means_are_those_of_the_paper(num_clients):
+def test_two_groups_means_match_the_paper(num_clients):
     expected = oracles.two_groups_mean(num_clients)
     np.testing.assert_allclose(two_groups_mean(num_clients), expected, rtol=1e-6)
     with jax.enable_x64(True):
@@ -189,7 +189,7 @@ def test_moments_match_quadrature_for_any_parameters(model, low, width):
         np.testing.assert_allclose(value, expected, rtol=1e-6)
 
 
-def test_moments_hold_at_the_ends_of_the_parameters():
+def test_moments_are_correct_at_extreme_parameters():
     for model in (
         LogNormal(sigma=5.0),
         LogNormal(sigma=0.01, fastest=1e-3),
@@ -220,7 +220,7 @@ def test_moments_match_the_samples(model):
 
 
 @everyone
-def test_samples_are_at_least_tau_min_and_one_for_each_client(model):
+def test_each_client_has_one_sample_of_at_least_tau_min(model):
     latency = np.asarray(draw(model, jax.random.key(0), K, ROUNDS))
     assert latency.shape == (ROUNDS, K)
     assert (latency >= np.float32(model.min_latency)).all()
@@ -248,7 +248,7 @@ def test_samples_depend_on_the_key_and_clients_are_independent(model):
 
 
 @everyone
-def test_moments_are_those_of_latencies_of_at_least_tau_min(model):
+def test_moments_account_for_tau_min(model):
     speed, seconds = map(np.asarray, moments(model, K))
     assert (speed > 0).all()
     assert (speed <= 1).all()
@@ -258,7 +258,7 @@ def test_moments_are_those_of_latencies_of_at_least_tau_min(model):
 
 
 @everyone
-def test_moments_are_traced_in_every_number(model):
+def test_moments_trace_every_parameter(model):
     """Two models stacked give what each gives; the other differs in all of its numbers."""
     other = jax.tree.map(lambda number: 1.1 * number, model)
     if isinstance(model, SpeedNormal | LinearContext):
@@ -271,7 +271,7 @@ def test_moments_are_traced_in_every_number(model):
 
 
 @everyone
-def test_a_model_is_the_same_from_a_file(model):
+def test_latency_model_round_trips_through_a_file(model):
     config = SimConfig(num_clients=K, latency=model, learning=None)
     again, config = (
         canonical(each) for each in (config_file.loads(config_file.dumps(config)), config)
@@ -285,7 +285,7 @@ IN_RUNS = (SpeedNormal, LinearContext, Switching, Traces, Network)
 
 
 @pytest.mark.parametrize("model", [m for m in ALL if type(m) in IN_RUNS], ids=lambda m: m.name)
-def test_two_policies_with_one_key_meet_one_world(model):
+def test_policies_with_the_same_key_have_the_same_latencies(model):
     config = SimConfig(
         num_clients=4, num_selected=4, num_rounds=3, latency=model, learning=None,
         track_regret=False,
@@ -301,7 +301,7 @@ def test_two_policies_with_one_key_meet_one_world(model):
 
 
 @pytest.mark.parametrize(("model", "rule"), [(SpeedNormal(), published), (ClippedSpeed(), clipped)])
-def test_a_draw_of_the_speed_is_the_latency_by_its_rule(model, rule, monkeypatch):
+def test_latency_follows_the_rule_for_the_drawn_speed(model, rule, monkeypatch):
     draws = np.array([-3.0, -1e-6, 0.0, 1e-6, 0.04, 0.05, 0.3, 1.0, 1.7], np.float32)
     monkeypatch.setattr(jax.random, "normal", lambda key, shape: draws)
     monkeypatch.setattr(type(model), "mean_speed", lambda self, num_clients: jnp.zeros(num_clients))
@@ -310,7 +310,7 @@ def test_a_draw_of_the_speed_is_the_latency_by_its_rule(model, rule, monkeypatch
     np.testing.assert_allclose(found, rule(draws, model.min_latency), rtol=1e-6)
 
 
-def test_a_negative_draw_is_the_fastest_as_published_and_the_slowest_where_the_speed_is_clipped():
+def test_negative_draw_is_fastest_as_published_and_slowest_if_clipped():
     slow, fast = many_draws(ClippedSpeed()), many_draws(SpeedNormal())
     wrapped = slow != fast
     assert (slow[wrapped] == 1.0).all()
@@ -322,7 +322,7 @@ def test_a_negative_draw_is_the_fastest_as_published_and_the_slowest_where_the_s
         np.testing.assert_allclose(found, (speed, seconds), atol=1e-4)
 
 
-def test_as_published_the_client_of_least_mean_speed_is_not_the_slowest():
+def test_published_model_does_not_order_clients_by_mean_speed():
     speed, seconds = map(np.asarray, moments(SpeedNormal(), 20))
     assert speed.argmin() == 17
     assert seconds.argmax() == 19
@@ -330,7 +330,7 @@ def test_as_published_the_client_of_least_mean_speed_is_not_the_slowest():
     assert clipped_speed.argmin() == clipped_seconds.argmax() == 19
 
 
-def test_the_preset_of_bsfl_is_as_published():
+def test_bsfl_preset_is_as_published():
     assert type(presets.bsfl_linear().latency) is SpeedNormal
 
 
@@ -338,7 +338,7 @@ def test_the_preset_of_bsfl_is_as_published():
 
 
 @pytest.mark.parametrize("shape", [1.0, 0.5])
-def test_a_pareto_law_without_a_mean_is_refused(shape):
+def test_pareto_without_a_finite_mean_is_refused(shape):
     config = SimConfig(learning=None, latency=Pareto(shape=shape))
     with pytest.raises(ConfigError, match=rf"latency.shape = {shape}: must be > 1.*infinite.*Take"):
         validate(config)

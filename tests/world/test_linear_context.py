@@ -43,7 +43,7 @@ def test_moments_match_an_independent_simulation(model):
         assert (np.abs(samples.mean(axis=0) - np.asarray(found, float)[::-1]) > 50 * error).all()
 
 
-def test_samples_have_the_distribution_of_the_slow_ones():
+def test_samples_match_the_oracles_distribution():
     model, rounds = LinearContext(), 50_000
     fast, slow = drawn(model, rounds), slow_latency(np.random.default_rng(1), model, rounds)
     shares = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -66,6 +66,6 @@ def test_without_noise_latency_is_linear_in_the_features_of_the_same_round():
 
 
 @pytest.mark.parametrize("model", [model for model in LATENCIES if model is not LinearContext])
-def test_a_model_without_context_shows_a_constant(model):
+def test_model_without_context_has_constant_features(model):
     features = model().features(jax.random.key(0), K)
     np.testing.assert_array_equal(features, np.ones((K, model.num_features)))

@@ -42,7 +42,7 @@ def seconds_of(fast, samples, down, up):
     return 8 * down / receive + compute * samples + 8 * up / send
 
 
-def test_seconds_are_download_and_compute_and_upload(still):
+def test_seconds_are_the_sum_of_download_compute_and_upload(still):
     model = still.replace(download_bytes=1e6, upload_bytes=2e5, samples=100.0)
     found = np.asarray(drawn(model, KEY, num_clients=400))
     fast, slow = seconds_of(True, 100, 1e6, 2e5), seconds_of(False, 100, 1e6, 2e5)
@@ -57,7 +57,7 @@ def test_seconds_are_download_and_compute_and_upload(still):
     np.testing.assert_allclose(speed_expected(model, num_clients=40), 0.05 / few, rtol=1e-5)
 
 
-def test_in_a_run_bytes_are_the_models_and_samples_those_of_training(still):
+def test_run_uses_model_bytes_and_training_samples(still):
     config = SimConfig(
         num_clients=8, num_rounds=2, policy=All(), latency=still, privacy=NoPrivacy(),
         track_regret=False,
@@ -85,7 +85,7 @@ def test_in_a_run_bytes_are_the_models_and_samples_those_of_training(still):
     assert less.clock[-1] < result.clock[-1]
 
 
-def test_without_the_column_share_a_line_is_a_client(tmp_path):
+def test_each_line_is_a_client_without_column_share(tmp_path):
     path = tmp_path / "clients.csv"
     lines = [HEADER.replace("share,", "")]
     lines += [f"c{k},0.{k + 1},0,1000,0,1000,0" for k in range(5)]
@@ -95,7 +95,7 @@ def test_without_the_column_share_a_line_is_a_client(tmp_path):
         drawn(model, KEY, num_clients=5), [0.1, 0.2, 0.3, 0.4, 0.5], rtol=1e-6
     )
     config = SimConfig(num_clients=6, num_selected=2, learning=None, latency=model)
-    with pytest.raises(ConfigError, match=r"has 5 lines and no column share"):
+    with pytest.raises(ConfigError, match=r"has 5 lines for num_clients = 6"):
         simulate(config, KEY)
 
 
@@ -125,7 +125,7 @@ PARTS = [
 
 
 @pytest.mark.parametrize("least", [2.7, 6.0])
-def test_expectations_are_those_of_a_quadrature_split_at_the_least_latency(tmp_path, least):
+def test_expectations_match_a_quadrature_split_at_min_latency(tmp_path, least):
     lines = [
         f"c,{m[0]},{s[0]},{8 / m[1]},{s[1]},{8 / m[2]},{s[2]}" for m, s in PARTS
     ]  # a MB in m seconds
@@ -141,7 +141,7 @@ def test_expectations_are_those_of_a_quadrature_split_at_the_least_latency(tmp_p
     np.testing.assert_allclose(found, seconds, rtol=1e-5)
 
 
-def test_each_part_spreads_by_its_own_number(tmp_path):
+def test_each_part_has_its_own_spread(tmp_path):
     draws = {}
     for part in ("sample", "download", "upload"):
         spread = dict.fromkeys(("sample", "download", "upload"), 0.0) | {part: 0.5}
@@ -159,21 +159,21 @@ def test_each_part_spreads_by_its_own_number(tmp_path):
     assert abs(np.corrcoef(draws["sample"], draws["upload"])[0, 1]) < 0.05
 
 
-def test_more_clients_than_are_integrated_at_a_time_have_their_own_expectations():
+def test_expectations_are_correct_beyond_one_integration_batch():
     model = Network(download_bytes=1e6, upload_bytes=1e6, samples=30.0)
     few, many = (speed_expected(model, num_clients=number) for number in (20, 300))
     np.testing.assert_allclose(few, many[:20], rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["devices", "phones"])
-def test_the_librarys_tables_are_what_their_maker_makes(name):
+def test_bundled_tables_match_their_generator(name):
     content = {"devices": devices.table, "phones": devices.phones}[name]()
     assert (devices.FOLDER / f"{name}.csv").read_text(encoding="utf-8") == content
     shares = [float(line.split(",")[1]) for line in content.splitlines()[1:]]
     assert sum(shares) == pytest.approx(1, abs=1e-3)
 
 
-def test_work_is_handed_on_by_models_that_do_not_mind():
+def test_models_without_work_fields_pass_work_on():
     from pause_jax.world.latency import LogNormal
 
     work = Work(4.0, 8.0, jnp.ones(3))
@@ -183,19 +183,19 @@ def test_work_is_handed_on_by_models_that_do_not_mind():
 BAD = [
     ("", r"must have the columns device, sample_seconds"),
     (HEADER.replace("upload_mbit", "up"), r"must have the columns"),
-    (HEADER, r"has no device"),
+    (HEADER, r"must have at least one device"),
     (f"{HEADER}\na,1,0.1,0,8,0,8\n", r"line 2, .*: must have 8 cells"),
     (f"{HEADER}\na,1,0.1,0,8,0,0,0\n", r"line 2, upload_mbit = '0': must be a float32 number > 0"),
     (f"{HEADER}\na,1,x,0,8,0,8,0\n", r"sample_seconds = 'x': must be a float32 number >= 0"),
     (f"{HEADER}\na,1,1e300,0,8,0,8,0\n", r"sample_seconds = '1e300': must be a float32 number"),
-    (f"{HEADER}\na,1,0.1,100,8,0,8,0\n", r"sample_spread = '100': must be at most 10"),
+    (f"{HEADER}\na,1,0.1,100,8,0,8,0\n", r"sample_spread = '100': must be <= 10"),
     (f"{HEADER}\na,1,0.1,-1,8,0,8,0\n", r"sample_spread = '-1'"),
     (f"{HEADER}\na,nan,0.1,0,8,0,8,0\n", r"share = 'nan': must be a float32 number > 0"),
 ]
 
 
 @pytest.mark.parametrize(("content", "message"), BAD)
-def test_a_table_that_says_nothing_is_refused_in_one_line(content, message, tmp_path):
+def test_invalid_device_table_is_refused_in_one_line(content, message, tmp_path):
     path = tmp_path / "devices.csv"
     path.write_text(content)
     config = SimConfig(learning=None, latency=Network(path=str(path), download_bytes=1.0))
@@ -204,9 +204,11 @@ def test_a_table_that_says_nothing_is_refused_in_one_line(content, message, tmp_
     assert "\n" not in str(caught.value)
 
 
-def test_a_run_without_a_model_must_be_given_the_bytes():
+def test_run_without_a_model_requires_the_bytes():
     config = SimConfig(learning=None, latency=Network())
-    with pytest.raises(ConfigError, match=r"latency.download_bytes = None: .* it has none"):
+    with pytest.raises(ConfigError, match=r"latency.download_bytes = None: .* has no model"):
         simulate(config, KEY)
-    with pytest.raises(ConfigError, match=r"latency.samples = None: is known in a run only"):
+    with pytest.raises(
+        ConfigError, match=r"latency.samples = None: the default is known only in a run"
+    ):
         Network(download_bytes=1.0, upload_bytes=1.0).sample(KEY, 3)

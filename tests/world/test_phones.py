@@ -13,7 +13,7 @@ K = 4000
 QUANTILES = {0.25: 0.013, 0.5: 0.055, 0.75: 0.131, 0.9: 0.255, 0.95: 0.324}
 
 
-def test_the_phones_are_as_fast_as_those_measured():
+def test_phone_latencies_match_the_measurements():
     amounts = {"download_bytes": 1e6, "upload_bytes": 0.0, "samples": 0.0}
     network = Network(path="phones", **amounts, min_latency=1e-3).loaded()
     down = np.asarray(network._of_clients(K)[0]).sum(axis=1)
@@ -26,7 +26,7 @@ def test_the_phones_are_as_fast_as_those_measured():
     assert network.digest != Network(**amounts).loaded().digest
 
 
-def test_a_users_own_file_of_that_name_is_another(tmp_path, monkeypatch):
+def test_user_file_with_a_bundled_name_is_distinct(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "phones").write_text("x")
     Network(path="phones").loaded()
@@ -51,7 +51,7 @@ def week():
     return np.asarray(whole(np.asarray(hours * 3600, np.float32))), hours
 
 
-def test_phones_are_there_as_often_as_flashs_users(week):
+def test_phone_availability_matches_flash(week):
     here, hours = week
     shares = here.mean(axis=0)
     assert shares.mean() == pytest.approx(0.095, rel=0.05)
@@ -64,7 +64,7 @@ def test_phones_are_there_as_often_as_flashs_users(week):
     assert max(by_hour) / min(by_hour) > 1.7
 
 
-def test_a_stretch_lasts_as_long_whatever_the_rounds(week):
+def test_stretch_lengths_are_independent_of_round_lengths(week):
     here, _ = week
     # A phone that is there leaves at the rate 1 / 1931 s; within ten minutes it may come back.
     stays = (here[1:] & here[:-1]).sum() / here[:-1].sum()
@@ -85,7 +85,7 @@ def test_a_stretch_lasts_as_long_whatever_the_rounds(week):
 
 
 @pytest.mark.slow
-def test_the_preset_has_phones_and_few_of_them_at_a_time():
+def test_phone_preset_has_few_available_clients():
     config = presets.phones("random").replace(num_rounds=40, learning=None, track_regret=False)
     config = config.override({"latency.samples": 50.0})
     result = simulate(config, jax.random.key(0), record=("clients", "clock"))

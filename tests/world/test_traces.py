@@ -59,14 +59,14 @@ def means(model, num_clients):
 
 
 @pytest.mark.parametrize("low", [0.05, 0.001, 0.07, 0.3, 2.0])
-def test_means_are_those_of_the_cut_measurements(low):
+def test_means_account_for_min_latency(low):
     latency, speed = means(Traces.of(MEASURED).replace(min_latency=low), K)
     cut = [np.maximum(low, row) for row in MEASURED]
     np.testing.assert_allclose(latency, [row.mean() for row in cut], rtol=1e-6)
     np.testing.assert_allclose(speed, [(low / row).mean() for row in cut], rtol=1e-6)
 
 
-def test_a_mean_over_many_is_not_rounded_on_the_way():
+def test_mean_of_many_measurements_is_accurate():
     many = np.random.default_rng(0).lognormal(size=300_000)
     latency, speed = means(Traces.of([many]), 1)
     cut = np.maximum(np.float32(0.05), many)
@@ -92,7 +92,7 @@ def test_clients_beyond_the_network_are_not_used(file):
     np.testing.assert_allclose(drawn(model, 3, 1)[:, 0], 0.25, atol=0.051)
 
 
-def test_arrays_and_a_file_are_the_same_model(file):
+def test_arrays_and_file_give_the_same_model(file):
     model, arrays = Traces(path=file(lines(MEASURED))), Traces.of([np.array(m) for m in MEASURED])
     np.testing.assert_array_equal(drawn(model, 50), drawn(arrays, 50))
     assert arrays == Traces.of(MEASURED)
@@ -101,7 +101,7 @@ def test_arrays_and_a_file_are_the_same_model(file):
     assert Traces.of([[0.1], [0.2, 0.3]]) != Traces.of([[0.1, 0.2], [0.3]])
 
 
-def test_a_run_says_what_it_was_run_with_and_refuses_another_file(file):
+def test_run_records_its_file_and_refuses_a_changed_one(file):
     path = file(lines(MEASURED))
     result = simulate(bandit(Traces(path=path)), jax.random.key(0), record=("clock",))
     config = config_file.loads(config_file.dumps(result.config))
@@ -146,7 +146,7 @@ def test_vmap_over_stacked_configs_and_keys():
 
 
 BAD = [
-    ("", ["line 1", "must have the columns client, seconds"]),
+    ("", ["line 1", "must have the columns client and seconds"]),
     ("client,time\n0,1\n", ["line 1, 'client,time'", "must have the columns"]),
     ("client,seconds,round,time\n", ["line 1", "must have the columns"]),
     ("client,seconds,round\n0,0.1,inf\n", ["line 2, '0,0.1,inf'", "round or time must be finite"]),
@@ -159,15 +159,15 @@ BAD = [
     ("client,seconds\n0,nan\n", ["line 2, '0,nan'", "float32 number > 0"]),
     ("client,seconds\n0,1e39\n", ["line 2, '0,1e39'", "float32 number > 0"]),
     ("client,seconds\n-1,0.1\n", ["line 2, '-1,0.1'", "whole number >= 0"]),
-    ("client,seconds\n", ["no measurement of client 0"]),
-    ("client,seconds\n0,0.1\n2,0.1\n", ["no measurement of client 1", "without gaps"]),
-    ("client,seconds\n0,0.1\n1,0.1\n", ["of 2 clients", f"num_clients = {K}", "at most 2"]),
+    ("client,seconds\n", ["has no measurements"]),
+    ("client,seconds\n0,0.1\n2,0.1\n", ["no measurement for client 1", "without gaps"]),
+    ("client,seconds\n0,0.1\n1,0.1\n", ["for 2 clients", f"num_clients = {K}", "at most 2"]),
     ("\xff\xfe", ["line 1"]),
 ]
 
 
 @pytest.mark.parametrize(("text", "words"), BAD, ids=[" ".join(words) for _, words in BAD])
-def test_a_bad_file_is_named_with_its_line(file, text, words):
+def test_bad_file_error_names_the_line(file, text, words):
     path = file(text)
     with pytest.raises(ConfigError) as error:
         simulate(bandit(Traces(path=path)), jax.random.key(0))
@@ -176,7 +176,7 @@ def test_a_bad_file_is_named_with_its_line(file, text, words):
     assert "\n" not in str(error.value)
 
 
-def test_a_file_that_is_missing_or_no_text_or_not_named(tmp_path):
+def test_missing_unnamed_or_binary_file_is_refused(tmp_path):
     binary = tmp_path / "binary.csv"
     binary.write_bytes(b"\xff\xfe\x00")
     for latency, words in (
@@ -184,7 +184,7 @@ def test_a_file_that_is_missing_or_no_text_or_not_named(tmp_path):
         (Traces(path=str(tmp_path)), "must be a regular file"),
         (Traces(path=str(binary)), "UTF-8"),
         (Traces(), "latency.path = ''.*client,seconds"),
-        (Traces(digest="0" * 64), "arrays of this digest are not at hand"),
+        (Traces(digest="0" * 64), "arrays with this digest are not loaded"),
     ):
         with pytest.raises(ConfigError, match=words):
             validate(bandit(latency))
@@ -197,15 +197,15 @@ def test_a_file_that_is_missing_or_no_text_or_not_named(tmp_path):
         ([[0.1], []], r"seconds\[1\] = \[\]"),
         ([[0.1, 0.0]], r"seconds\[0\].*> 0"),
         ([[np.nan]], "finite"),
-        ([["slow"]], r"seconds\[0\] = \['slow'\]: must be numbers"),
+        ([["slow"]], r"seconds\[0\] = \['slow'\]: must be one or more"),
     ],
 )
-def test_arrays_that_are_no_measurements_are_refused(seconds, words):
+def test_invalid_measurement_arrays_are_refused(seconds, words):
     with pytest.raises(ConfigError, match=words):
         Traces.of(seconds)
 
 
-def test_a_path_is_relative_to_the_working_directory(file, tmp_path, monkeypatch):
+def test_path_is_relative_to_the_working_directory(file, tmp_path, monkeypatch):
     file("\ufeffclient, seconds\r\n0,0.5\r\n", "table.csv")
     monkeypatch.chdir(tmp_path)
     np.testing.assert_allclose(Traces(path="table.csv").expected_latency(1), [0.5])

@@ -184,7 +184,7 @@ class Exact(Search):
     """Exact search using a threshold sweep (see :func:`exact`)."""
 
     name: ClassVar[str] = "exact"
-    summary: ClassVar[str] = "exact optimum by a threshold sweep, any K"
+    summary: ClassVar[str] = "exact optimum by threshold sweep, for any K"
 
     def __call__(
         self, key: Array, problem: Problem, num_selected: int, available: Array

@@ -106,9 +106,9 @@ def count_sets(num_clients: int, num_selected: int) -> int:
     num_sets = math.comb(num_clients, num_selected)
     if num_sets > MAX_SETS:
         raise ConfigError(
-            f"exhaustive search would score {num_sets:,} sets a round (num_clients = "
-            f"{num_clients}, num_selected = {num_selected}): must be <= {MAX_SETS:,}. "
-            "Use search = exact, which finds the same optimum for any number of clients."
+            f"exhaustive search would score {num_sets:,} sets per round (num_clients = "
+            f"{num_clients}, num_selected = {num_selected}): must be <= {MAX_SETS:,}. Use search "
+            "= exact, which finds the same optimum for any number of clients."
         )
     return num_sets
 
@@ -117,7 +117,7 @@ class Exhaustive(Search):
     """Exhaustive search that scores up to ``MAX_SETS`` sets (see :func:`exhaustive`)."""
 
     name: ClassVar[str] = "exhaustive"
-    summary: ClassVar[str] = "scores all C(K, m) sets; small networks only"
+    summary: ClassVar[str] = "scores all C(K, m) sets, for small networks only"
 
     def check(self, path: str, sizes: Sizes) -> None:
         count_sets(sizes.num_clients, sizes.cohort_size)

@@ -71,7 +71,7 @@ class Diurnal(AvailabilityTrace):
     """
 
     name: ClassVar[str] = "diurnal"
-    summary: ClassVar[str] = "a stretch of every period, such as a day"
+    summary: ClassVar[str] = "one window per period, such as a day"
 
     period: float = number(default=86_400.0, above=0)
     share: float = number(default=1 / 3, above=0, at_most=1)
@@ -93,7 +93,7 @@ class OnOff(AvailabilityTrace):
     """
 
     name: ClassVar[str] = "on_off"
-    summary: ClassVar[str] = "comes and goes by a Markov chain, a step a round"
+    summary: ClassVar[str] = "connects and disconnects by a Markov chain, one step per round"
 
     leave: float = number(default=0.1, above=0, at_most=1)
     come: float = number(default=0.1, above=0, at_most=1)
@@ -133,7 +133,7 @@ class Phones(AvailabilityTrace):
     """
 
     name: ClassVar[str] = "phones"
-    summary: ClassVar[str] = "phones that are idle, charging and on Wi-Fi, fitted to FLASH"
+    summary: ClassVar[str] = "idle, charging phones on Wi-Fi, fitted to FLASH"
 
     share: float = number(default=0.095, above=0, at_most=1)
     stretch: float = number(default=1931.0, above=0)

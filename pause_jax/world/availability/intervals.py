@@ -49,7 +49,7 @@ class Intervals(AvailabilityTrace):
     """
 
     name: ClassVar[str] = "intervals"
-    summary: ClassVar[str] = "intervals of each client (CSV)"
+    summary: ClassVar[str] = "listed intervals of each client (CSV)"
 
     period: float | None = number(default=None, above=0, optional=True)
     path: str = static(default="")
@@ -73,7 +73,10 @@ class Intervals(AvailabilityTrace):
         ]
         missing = set(range(len(intervals))) - {client for client, *_ in rows}
         if missing or not rows:
-            raise ConfigError(f"intervals: has no interval of client {min(missing, default=0)}.")
+            raise ConfigError(
+                "intervals: must have at least one interval per client, but client "
+                f"{min(missing, default=0)} has none."
+            )
         digest = hashlib.sha256(repr(rows).encode()).hexdigest()
         _TABLES[digest] = _table(np.asarray([client for client, *_ in rows]), rows)
         return cls(period=period, digest=digest)
@@ -81,7 +84,7 @@ class Intervals(AvailabilityTrace):
     def check(self, path: str, sizes: Sizes) -> None:
         table = _TABLES[self.loaded().digest]
         where = f"{path}.path = {self.path!r}" if self.path else f"{path}: Intervals.of(...)"
-        fix = "Add the intervals of the others"
+        fix = "Add intervals for the missing clients"
         check_enough(where, "interval", len(table.times), table.ids, sizes.num_clients, fix)
 
     def loaded(self) -> Self:
@@ -94,10 +97,10 @@ class Intervals(AvailabilityTrace):
         def parse(content: bytes) -> _Table:
             header, lines = source_file.table(where, content)
             if header != ["client", "start", "end"]:
-                raise ConfigError(f"{where}: must begin with the line client,start,end.")
+                raise ConfigError(f"{where}: must have the header client,start,end.")
             rows = [_row(f"{where}, {place}", line) for place, line in lines]
             if not rows:
-                raise ConfigError(f"{where}: has no interval of client 0, nor of any other.")
+                raise ConfigError(f"{where}: has no intervals. Add at least one line per client.")
             ids, clients = numbered("client", np.asarray([client for client, *_ in rows]))
             return _table(clients, rows, ids)
 
@@ -127,8 +130,8 @@ def _row(where: str, line: list[str]) -> tuple[str, float, float]:
         client, start, end = client_id(line[0]), float(line[1]), float(line[2])
     except ValueError:
         raise ConfigError(
-            f"{where}, {','.join(line)!r}: must be a client's number or name and two times in "
-            "seconds."
+            f"{where}, {','.join(line)!r}: must be a client's number or name, followed by two "
+            "times in seconds."
         ) from None
     return client, *_checked(where, (start, end))
 
@@ -136,11 +139,13 @@ def _row(where: str, line: list[str]) -> tuple[str, float, float]:
 def _checked(where: str, pair: tuple[float, float]) -> tuple[float, float]:
     start, end = (float(time) for time in pair)
     if not (0 <= start < end and math.isfinite(end)):
-        raise ConfigError(f"{where}: {start:g} to {end:g} must be seconds, 0 <= start < end.")
+        raise ConfigError(
+            f"{where}: start = {start:g}, end = {end:g}: must be seconds with 0 <= start < end."
+        )
     if start > LATEST:
         raise ConfigError(
-            f"{where}: starts at {start:.0f} s, where float32 has no seconds between; must be at "
-            f"most {LATEST}. Subtract the first start, as from UNIX times."
+            f"{where}: start = {start:.0f} s: must be <= {LATEST}, because float32 cannot "
+            "represent every later second. Subtract the earliest start from all times."
         )
     return start, end
 
@@ -151,7 +156,7 @@ def _table(
     """Build a table from the client number, start and end of each row."""
     most = int(np.bincount(clients).max())
     size = 16.0 * (int(clients.max()) + 1) * most
-    check_memory(size, f"a table of {most} intervals of each client", "Leave intervals out.")
+    check_memory(size, f"a table of {most} intervals per client", "Remove some intervals.")
     times = np.zeros((clients.max() + 1, most, 2))
     filled = np.zeros(len(times), int)
     for client, (_, start, end) in zip(clients, rows, strict=True):

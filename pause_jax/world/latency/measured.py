@@ -53,15 +53,16 @@ def parse(
     order = [word for word in header if word in _ORDERS]
     if sorted(header) != sorted([*_COLUMNS, *order]) or len(order) > 1:
         raise ConfigError(
-            f"{name}, line 1, {shown(','.join(header))}: must have the columns client, seconds and "
-            "perhaps round or time. Name others with pause-jax import csv --columns."
+            f"{name}, line 1, {shown(','.join(header))}: must have the columns client and "
+            "seconds, and optionally round or time. Rename columns with pause-jax import csv "
+            "--columns."
         )
     entries, bad = _entries(header, rows)
     if bad and not drop_bad_lines:
-        also = "; pause-jax fit --drop-bad-lines leaves them out"
+        also = ", or skip them with pause-jax fit --drop-bad-lines"
         source_file.refuse_lines(name, header, bad, also)
     if not entries:
-        raise ConfigError(f"{name}: has no measurement of client 0, nor of any other.")
+        raise ConfigError(f"{name}: has no measurements. Add at least one line per client.")
     if order:
         entries.sort(key=lambda entry: entry[order[0]])
     columns = {word: np.asarray([entry[word] for entry in entries]) for word in header}
@@ -83,14 +84,16 @@ def _entries(
             entry = _entry(header, row)
             cell = entry["client"], entry.get("round", place)
             if cell in good:
-                raise ValueError("the client has this round on an earlier line; or call it time")
+                raise ValueError(
+                    "an earlier line has the same client and round; name a column of times time"
+                )
             good[cell] = place, entry
         except ValueError as error:
             broken[place] = str(error)
     answered = {entry["client"] for _, entry in good.values() if np.isfinite(entry["seconds"])}
     for place, entry in good.values():
         if entry["client"] not in answered:
-            broken[place] = "a client must have seconds on one of its lines"
+            broken[place] = "the client must have seconds on at least one line"
     kept = [entry for place, entry in good.values() if place not in broken]
     return kept, [(*rows[place], broken[place]) for place in sorted(broken)]
 
@@ -110,14 +113,14 @@ def _entry(header: list[str], row: list[Any]) -> dict[str, Any]:
         if "time" in values:
             numbers["time"] = _time(values["time"])
     except (ArithmeticError, TypeError, ValueError):
-        rule = "numbers but for the client; time may be ISO 8601"
+        rule = "numbers, except for the client (time can be ISO 8601)"
         raise ValueError(f"must be {', '.join(header)}: {rule}") from None
     if not (is_empty or 0 < float32(numbers["seconds"]) < np.inf):
         raise ValueError("seconds must be a float32 number > 0")
     if not all(np.isfinite(numbers.get(word, 0)) for word in _ORDERS):
         raise ValueError("round or time must be finite")
     if numbers.get("round", 0) % 1:
-        raise ValueError("round must be a whole number; the column of times is time")
+        raise ValueError("round must be a whole number; name a column of times time")
     return {"client": client_id(client), **numbers}
 
 
@@ -136,7 +139,9 @@ def _parquet(name: str, content: bytes) -> tuple[list[str], list[tuple[str, list
         import pandas as pd
         import pyarrow  # noqa: F401
     except ImportError as error:
-        raise ConfigError(f"{name}: reading Parquet needs pip install 'pause_jax[io]'.") from error
+        raise ConfigError(
+            f"{name}: Parquet requires pandas and pyarrow. Run pip install 'pause_jax[io]'."
+        ) from error
     try:
         table = pd.read_parquet(io.BytesIO(content))
     except Exception as error:  # pyarrow and pandas raise many exception types

@@ -76,7 +76,7 @@ class Network(Latency):
     """
 
     name: ClassVar[str] = "network"
-    summary: ClassVar[str] = "download, compute and upload by a table of devices (CSV)"
+    summary: ClassVar[str] = "download, compute and upload times from a device table (CSV)"
 
     download_bytes: float | None = number(default=None, at_least=0, optional=True)
     upload_bytes: float | None = number(default=None, at_least=0, optional=True)
@@ -88,9 +88,9 @@ class Network(Latency):
         devices = _TABLES[self.loaded().digest]
         if devices.share is None and len(devices.median) < sizes.num_clients:
             raise ConfigError(
-                f"{path}.path = {self.path!r}: has {len(devices.median)} lines and no column "
-                f"share, so a line is a client, and num_clients = {sizes.num_clients}. Add lines, "
-                "or the column share."
+                f"{path}.path = {self.path!r}: has {len(devices.median)} lines for num_clients = "
+                f"{sizes.num_clients}, and each line is one client without the column share. Add "
+                "lines, or add the column share."
             )
 
     def loaded(self) -> Self:
@@ -109,8 +109,8 @@ class Network(Latency):
             fixed = getattr(self, name)
             if fixed is None and isinstance(of_run, float) and of_run == 0:
                 raise ConfigError(
-                    f"latency.{name} = None: the size of the run's model is meant, and it has "
-                    f"none. Set latency.{name}, in bytes."
+                    f"latency.{name} = None: defaults to the model's size, but this run has no "
+                    f"model. Set latency.{name} in bytes."
                 )
             amount = jnp.asarray(of_run if fixed is None else fixed, jnp.float32)
             amounts[name] = jnp.broadcast_to(amount, jnp.shape(of_run))
@@ -154,7 +154,8 @@ class Network(Latency):
         for name, amount in amounts.items():
             if amount is None:
                 raise ConfigError(
-                    f"latency.{name} = None: is known in a run only. Set it to use the model alone."
+                    f"latency.{name} = None: the default is known only in a run. Set "
+                    f"latency.{name} to use the latency model alone."
                 )
         place = np.arange(num_clients)
         if devices.share is not None:
@@ -204,9 +205,11 @@ def _parse(content: bytes, where: str) -> _Devices:
     header, lines = source_file.table(where, content)
     needed = [word for word in COLUMNS if word != "share"]
     if sorted(set(header) | {"share"}) != sorted(COLUMNS) or len(set(header)) != len(header):
-        raise ConfigError(f"{where}: must have the columns {', '.join(needed)} and perhaps share.")
+        raise ConfigError(
+            f"{where}: must have the columns {', '.join(needed)}, and optionally share."
+        )
     if not lines:
-        raise ConfigError(f"{where}: has no device.")
+        raise ConfigError(f"{where}: must have at least one device.")
     table = {
         word: np.asarray([_number(where, place, word, line[column]) for place, line in lines])
         for column, word in enumerate(header)
@@ -229,7 +232,7 @@ def _number(where: str, place: str, word: str, entry: str) -> float:
         raise ConfigError(f"{where}, {place}, {word} = {entry!r}: must be {rule}.")
     if is_spread and value > MOST_SPREAD:
         raise ConfigError(
-            f"{where}, {place}, {word} = {entry!r}: must be at most {MOST_SPREAD}, the "
-            "standard deviation of a logarithm; seconds would be infinite."
+            f"{where}, {place}, {word} = {entry!r}: must be <= {MOST_SPREAD}, because larger "
+            "standard deviations of a logarithm give infinite seconds."
         )
     return value

@@ -71,7 +71,7 @@ class TwoGroups(NormalLatency):
     """
 
     name: ClassVar[str] = "two_groups"
-    summary: ClassVar[str] = "a fast and a slow half, normal (PAUSE)"
+    summary: ClassVar[str] = "a fast half and a slow half, normal (PAUSE)"
 
     fast_start: float = number(default=0.05, above=0)
     fast_span: float = number(default=0.15, at_least=0)
@@ -122,7 +122,7 @@ class SpeedNormal(Latency):
     """
 
     name: ClassVar[str] = "speed_normal"
-    summary: ClassVar[str] = "normal in speed, a negative draw is the fastest (BSFL, as published)"
+    summary: ClassVar[str] = "normal speeds, negative draws are fastest (BSFL, as published)"
 
     min_latency: float = number(default=0.05, above=0, at_most=1)
     std: float = number(default=0.1, above=0)
@@ -175,7 +175,7 @@ class ClippedSpeed(SpeedNormal):
     """
 
     name: ClassVar[str] = "clipped_speed"
-    summary: ClassVar[str] = "normal in speed, a negative draw is the slowest (not BSFL's)"
+    summary: ClassVar[str] = "normal speeds, negative draws are slowest (unlike BSFL)"
 
     def _speed_of_negative(self) -> Array:
         return jnp.asarray(self.min_latency)
@@ -241,7 +241,7 @@ class Switching(LogNormal):
     """
 
     name: ClassVar[str] = "switching"
-    summary: ClassVar[str] = "lognormal, fast and slow clients change places now and then"
+    summary: ClassVar[str] = "lognormal, fast and slow clients swap at regular intervals"
 
     period: int = static(default=500, at_least=1)
 
@@ -290,7 +290,7 @@ class ShiftedExponential(SpacedLatency):
     """
 
     name: ClassVar[str] = "shifted_exponential"
-    summary: ClassVar[str] = "a least time and an exponential part on top (stragglers)"
+    summary: ClassVar[str] = "minimum time plus an exponential delay (stragglers)"
 
     straggling: float = number(default=1.0, above=0)
 
@@ -330,7 +330,7 @@ class Pareto(SpacedLatency):
     """
 
     name: ClassVar[str] = "pareto"
-    summary: ClassVar[str] = "a power-law tail above a least time"
+    summary: ClassVar[str] = "minimum time with a power-law tail"
 
     shape: float = number(default=2.5, above=0)
 
@@ -339,7 +339,7 @@ class Pareto(SpacedLatency):
         if not isinstance(shape, jax.core.Tracer) and not shape > 1:
             raise ConfigError(
                 f"{path}.shape = {shape!r}: must be > 1, because the mean latency is infinite "
-                "otherwise. Take a shape above 1, or lognormal for a tail with all moments."
+                "otherwise. Raise shape, or use lognormal, which has all moments."
             )
 
     def sample(self, key: Array, num_clients: int) -> Array:

@@ -69,7 +69,7 @@ class Traces(Latency):
     """
 
     name: ClassVar[str] = "traces"
-    summary: ClassVar[str] = "measured seconds of each client, drawn again (CSV)"
+    summary: ClassVar[str] = "measured seconds of each client, resampled or replayed (CSV)"
 
     order: str = static(default="drawn", choices=("drawn", "played"))
     path: str = static(default="")
@@ -92,12 +92,12 @@ class Traces(Latency):
                 row = np.zeros(0)
             if not row.size or not ((row > 0) & (row <= LARGEST)).all():
                 raise ConfigError(
-                    f"seconds[{client}] = {measured!r}: must be numbers, at least one, and all "
-                    "finite and > 0 seconds."
+                    f"seconds[{client}] = {measured!r}: must be one or more finite numbers > 0, "
+                    "in seconds."
                 )
             rows.append(row)
         if not rows:
-            raise ConfigError("seconds is empty: give at least one client's measurements.")
+            raise ConfigError("seconds is empty: must have measurements of at least one client.")
         clients = np.repeat(np.arange(len(rows)), list(map(len, rows)))
         flat = np.concatenate(rows)
         content = clients.astype("<i8").tobytes() + flat.astype("<f8").tobytes()
@@ -112,7 +112,7 @@ class Traces(Latency):
     def check(self, path: str, sizes: Sizes) -> None:
         table = self.loaded()._measured
         where = f"{path}.path = {self.path!r}" if self.path else f"{path}: Traces.of(...)"
-        fix = "Measure more clients"
+        fix = "Add measurements for the missing clients"
         check_enough(where, "measurement", len(table.size), table.ids, sizes.num_clients, fix)
 
     def loaded(self) -> Self:
@@ -121,7 +121,7 @@ class Traces(Latency):
                 return self
             raise ConfigError(
                 "latency.path = '': must be a CSV file with the header client,seconds"
-                + (", as the arrays of this digest are not at hand." if self.digest else ".")
+                + (", because the arrays with this digest are not loaded." if self.digest else ".")
             )
 
         def table(content: bytes) -> _Table:
@@ -250,7 +250,8 @@ def _every_round(data: Measured, name: str) -> Measured:
     if rounds * clients > _MOST:
         raise ConfigError(
             f"{name}: has rounds from {data.when.min():.0f} to {data.when.max():.0f}, more than "
-            f"{_MOST:,} lines of {clients} clients. Number them 1, 2, ..., or call the column time."
+            f"{_MOST:,} entries for {clients} clients. Number rounds 1, 2, ..., or rename the "
+            "column to time."
         )
     cell = data.client * rounds + place
     seconds = np.full(rounds * clients, np.nan)
