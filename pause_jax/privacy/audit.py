@@ -75,8 +75,8 @@ def audit(
     claim = mechanism.unit if claim is None else claim
     if claim not in UNITS:
         raise ConfigError(
-            f"claim = {claim!r} of mechanism {name}: must be one of {', '.join(UNITS)}. "
-            "Name one for a mechanism that claims nothing itself."
+            f"claim = {claim!r} for mechanism {name}: must be one of {', '.join(UNITS)}. Pass "
+            "claim for a mechanism without a unit."
         )
     _check(epsilon, samples, confidence, dimension)
 
@@ -102,8 +102,8 @@ def _neighbours(claim: str, dimension: int) -> dict[str, tuple[np.ndarray, np.nd
         return pairs | {"+-(1, .., 1)": (full, -full)}
     # A norm clip also changes the other coordinates, but the claim is about a single coordinate.
     return pairs | {
-        "+-e_1 among large": (full, full - 2 * axis),
-        "0 or huge e_1 among large": (full - axis, full + 1e4 * axis),
+        "+-e_1, other coordinates large": (full, full - 2 * axis),
+        "0 or huge e_1, other coordinates large": (full - axis, full + 1e4 * axis),
     }
 
 
@@ -113,6 +113,9 @@ def _check(epsilon: float, samples: int, confidence: float, dimension: int) -> N
     if not 0 < confidence < 1:
         raise ConfigError(f"confidence = {confidence}: must be > 0 and < 1 (0.95 is 95 %).")
     if samples < MIN_SAMPLES:
-        raise ConfigError(f"samples = {samples}: must be >= {MIN_SAMPLES}; fewer show nothing.")
+        raise ConfigError(
+            f"samples = {samples}: must be >= {MIN_SAMPLES}, because fewer samples give no useful "
+            "bound."
+        )
     if dimension < 1:
         raise ConfigError(f"dimension = {dimension}: must be >= 1.")

@@ -106,16 +106,16 @@ class Schedule(Budget):
             return self
         if self.law.drawn:
             raise ConfigError(
-                f"privacy.budget.law = {type(self.law).__name__}: is drawn by the server's key, "
-                "which a client does not have. Set this client's total_epsilon, or take per_client "
-                "or budget_file."
+                f"privacy.budget.law = {type(self.law).__name__}: draws budgets with the server's "
+                "key, which clients do not have. Set total_epsilon for this client, or use "
+                "per_client or budget_file."
             )
         unread = jax.random.key(0)  # only random factors depend on the key
         factors = self.law.factors(unread, max(client, 0) + 1)
         if not 0 <= client < factors.size:
             raise ConfigError(
-                f"privacy.budget.law = {type(self.law).__name__}: has no budget of client "
-                f"{client}. Give each client one, and each node its number."
+                f"privacy.budget.law = {type(self.law).__name__}: has no budget for client "
+                f"{client}. Add this client, or correct the node's client number."
             )
         return self.replace(total_epsilon=float(self.total_epsilon * factors[client]), law=None)
 
@@ -168,7 +168,7 @@ class Uniform(Schedule):
     """
 
     name: ClassVar[str] = "uniform"
-    summary: ClassVar[str] = "eps_bar / n for n participations, then the client is spent"
+    summary: ClassVar[str] = "eps_bar / n for n participations, then the budget is spent"
 
     horizon: float = number(default=50.0, at_least=1)
 
@@ -197,7 +197,7 @@ class Constant(Schedule):
     """
 
     name: ClassVar[str] = "constant"
-    summary: ClassVar[str] = "the same eps for each release until eps_bar is spent"
+    summary: ClassVar[str] = "the same eps for every release until eps_bar is spent"
 
     per_release: float = number(default=4.0, above=0)
 
@@ -274,15 +274,15 @@ class Table(Schedule):
     """
 
     name: ClassVar[str] = "table"
-    summary: ClassVar[str] = "a given list of shares of eps_bar, then the client is spent"
+    summary: ClassVar[str] = "listed shares of eps_bar, then the budget is spent"
 
     shares: tuple[float, ...] = static(default=(0.5, 0.25, 0.125), at_least=0, at_most=1)
 
     def check(self, path: str, sizes: Sizes) -> None:
         if not self.shares or sum(self.shares) > 1 + 1e-9 or min(self.shares) == 0:
             raise ConfigError(
-                f"{path}.shares = {self.shares!r}: must hold at least one share and sum to at most "
-                f"1 (the sum is {sum(self.shares):g}), all > 0. Leave the zeros out."
+                f"{path}.shares = {self.shares!r}: must be one or more shares > 0 that sum to <= "
+                f"1 (the sum is {sum(self.shares):g}). Remove zeros or lower the shares."
             )
 
     def remaining(self, participations: Array) -> Array:

@@ -47,7 +47,7 @@ class Tiers(BudgetLaw):
     """
 
     name: ClassVar[str] = "tiers"
-    summary: ClassVar[str] = "a few tiers of clients, with a factor each"
+    summary: ClassVar[str] = "tiers of clients, one factor per tier"
 
     values: tuple[float, ...] = static(default=(0.1, 0.5, 1.0), above=0)
     shares: tuple[float, ...] = static(default=(0.4, 0.3, 0.3), at_least=0, at_most=1)
@@ -55,8 +55,8 @@ class Tiers(BudgetLaw):
     def check(self, path: str, sizes: Sizes) -> None:
         if not self.values or len(self.values) != len(self.shares):
             raise ConfigError(
-                f"{path}: has {len(self.values)} values and {len(self.shares)} shares: give each "
-                "tier one of both."
+                f"{path}: has {len(self.values)} values and {len(self.shares)} shares: must have "
+                "one of each per tier. Add the missing entries."
             )
         if abs(sum(self.shares) - 1) > 1e-6:
             raise ConfigError(
@@ -101,15 +101,15 @@ class PerClient(BudgetLaw):
 
     name: ClassVar[str] = "per_client"
     drawn: ClassVar[bool] = False
-    summary: ClassVar[str] = "a given factor for each client"
+    summary: ClassVar[str] = "listed factors, one per client"
 
     values: tuple[float, ...] = static(default=(1.0,), above=0)
 
     def check(self, path: str, sizes: Sizes) -> None:
         if len(self.values) != sizes.num_clients:
             raise ConfigError(
-                f"{path}.values: has {len(self.values)} factors for {sizes.num_clients} clients. "
-                "Give each client one."
+                f"{path}.values: has {len(self.values)} factors for {sizes.num_clients} clients: "
+                "must have one factor per client."
             )
 
     def factors(self, key: Array, num_clients: int) -> Array:
@@ -131,7 +131,7 @@ class BudgetFile(BudgetLaw):
 
     name: ClassVar[str] = "budget_file"
     drawn: ClassVar[bool] = False
-    summary: ClassVar[str] = "a column of a CSV file of the fleet"
+    summary: ClassVar[str] = "a column of a CSV file, one line per client"
 
     path: str = static(default="")
     column: str = static(default="epsilon")
@@ -140,25 +140,30 @@ class BudgetFile(BudgetLaw):
     def check(self, path: str, sizes: Sizes) -> None:
         ids, _ = self._table
         where = f"{path}.path = {self.path!r}"
-        check_enough(where, "budget", len(ids), ids, sizes.num_clients, "Add the others")
+        check_enough(where, "budget", len(ids), ids, sizes.num_clients, "Add the missing clients")
 
     def loaded(self) -> Self:
         where = f"privacy.budget.law.path = {self.path!r}"
         if not self.path:
-            raise ConfigError(f"{where}: must be a CSV file with the columns client and factor.")
+            raise ConfigError(
+                f"{where}: must be a CSV file with the columns client and {self.column}."
+            )
 
         def parse(content: bytes) -> tuple[tuple[str, ...], np.ndarray]:
             names, lines = source_file.table(where, content)
             for name in ("client", self.column):
                 if names.count(name) != 1:
                     raise ConfigError(
-                        f"{where}: has the columns {', '.join(names)}: must have one named {name}."
+                        f"{where}: has the columns {', '.join(names)}: must have exactly one "
+                        f"column {name}."
                     )
             places = names.index("client"), names.index(self.column)
             rows = [_row(f"{where}, {place}", line, *places) for place, line in lines]
             ids, clients = numbered(f"{where}: client", np.asarray([client for client, _ in rows]))
             if len(ids) < len(rows):
-                raise ConfigError(f"{where}: has two lines of one client. Give each client one.")
+                raise ConfigError(
+                    f"{where}: has two lines for the same client. Keep one line per client."
+                )
             factors = np.empty(len(rows), np.float32)
             factors[clients] = [factor for _, factor in rows]
             return ids, factors
@@ -182,5 +187,5 @@ class BudgetFile(BudgetLaw):
 def _row(where: str, line: list[str], client: int, factor: int) -> tuple[str, float]:
     value = float(float32(line[factor]))
     if not 0 < value < math.inf:
-        raise ConfigError(f"{where}: {line[factor]!r} is no factor: must be a float32 number > 0.")
+        raise ConfigError(f"{where}: {line[factor]!r} must be a float32 number > 0.")
     return line[client], value

@@ -75,10 +75,11 @@ class Mechanism(Config):
     def check(self, path: str, sizes: Sizes) -> None:
         spends = not isinstance(self.budget, Unlimited)
         if self.unit not in (UNITS if spends else ("none",)):
+            rule = "'none' without a budget. Subclass Budgeted, or remove unit"
+            if spends:
+                rule = f"one of {', '.join(UNITS)}, the unit that epsilon protects"
             raise ConfigError(
-                f"{path} = {type(self).__name__}(...) with unit = {self.unit!r}: must be one of "
-                f"{', '.join(UNITS)}, what its epsilon protects, if it has a schedule. What spends "
-                "no budget protects nothing: Subclass Budgeted, or leave the unit out."
+                f"{path} = {type(self).__name__}(...) with unit = {self.unit!r}: must be {rule}."
             )
 
     def privacy_loss(self, epsilon: Array) -> PrivacyLoss:
@@ -97,7 +98,10 @@ class Mechanism(Config):
           update: float [d], before clipping, which is up to the mechanism.
           epsilon: scalar > 0, epsilon of this release in the mechanism's unit.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no privatize(key, update, epsilon).")
+        raise NotImplementedError(
+            f"{type(self).__name__}.privatize is not defined. Define privatize(key, update, "
+            "epsilon)."
+        )
 
     def noise_power(self, epsilon: Array, dimension: int) -> Array:
         """Return the mean squared error E ``|release - clipped update|^2``, float [n].
@@ -106,8 +110,8 @@ class Mechanism(Config):
         ConfigError if the class does not override this method.
         """
         raise ConfigError(
-            f"privacy = {type(self).__name__}: has no noise_power(epsilon, dimension), which the "
-            "policy reads. Add it."
+            f"privacy = {type(self).__name__}: has no noise_power(epsilon, dimension), but the "
+            "policy needs it. Define noise_power."
         )
 
 

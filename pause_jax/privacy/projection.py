@@ -80,8 +80,9 @@ class Projected(Mechanism):
     def check(self, path: str, sizes: Sizes) -> None:
         if self.inner.unit != "update":
             raise ConfigError(
-                f"{path}.inner = {self.inner.name}: must be a mechanism for whole updates, because "
-                "a coordinate of a projection depends on every coordinate. Take priv_unit_g."
+                f"{path}.inner = {self.inner.name}: must be a mechanism for whole updates, "
+                "because each coordinate of a projection depends on all coordinates of the "
+                "update. Use priv_unit_g."
             )
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:

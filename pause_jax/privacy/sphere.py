@@ -96,7 +96,7 @@ class PrivUnitG(Budgeted):
     """
 
     name: ClassVar[str] = "priv_unit_g"
-    summary: ClassVar[str] = "clip the update to L2 norm C, PrivUnitG: pure, near the least error"
+    summary: ClassVar[str] = "clip the update to L2 norm C, PrivUnitG (pure, near-optimal error)"
     unit: ClassVar[str] = "update"
 
     clip_norm: float = number(default=1.0, above=0)
@@ -137,7 +137,9 @@ class DuchiL2(Budgeted):
     """
 
     name: ClassVar[str] = "duchi_l2"
-    summary: ClassVar[str] = "clip the update to L2 norm C, point of a sphere (Duchi et al.): pure"
+    summary: ClassVar[str] = (
+        "clip the update to L2 norm C, random point on a sphere (pure, Duchi et al.)"
+    )
     unit: ClassVar[str] = "update"
 
     clip_norm: float = number(default=1.0, above=0)

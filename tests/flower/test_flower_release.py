@@ -142,12 +142,12 @@ def test_each_client_has_its_own_budget_from_a_law_that_is_not_drawn(tmp_path):
         assert not mod(message(), node, trains()).has_error()
         assert mod(message(), node, trains()).has_error()
     for node in ({"partition-id": 2}, {}):
-        with pytest.raises(ConfigError, match="has no budget of client"):
+        with pytest.raises(ConfigError, match="has no budget for client"):
             PrivateRelease(PerCoordinateLaplace(budget=budget), tmp_path / "x")(
                 message(), Context(7, 100, node, RecordDict(), {}), trains()
             )
     drawn = PerCoordinateLaplace(budget=Uniform(law=Tiers()))
-    with pytest.raises(ConfigError, match="drawn by the server's key"):
+    with pytest.raises(ConfigError, match="with the server's key"):
         PrivateRelease(drawn, tmp_path / "y")
 
 

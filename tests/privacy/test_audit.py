@@ -180,7 +180,7 @@ def test_planted_fault_is_found(name, key):
     assert at_least < found.lower_bound <= found.resolution
 
 
-def test_clip_in_another_norm_is_found_in_more_dimensions(key):
+def test_clip_in_the_wrong_norm_is_found_in_higher_dimensions(key):
     found = audit(L2Clip(), key, epsilon=1.0, samples=10_000)
     assert found.violated
     assert 1.5 < found.lower_bound <= found.resolution
@@ -222,18 +222,18 @@ def test_honest_mechanism_is_not_accused(name, epsilon):
         assert found.lower_bound > share * epsilon, "the attack sees something"
 
 
-def test_a_guarantee_for_the_update_covers_each_coordinate(key):
+def test_update_guarantee_covers_each_coordinate(key):
     found = audit(L1Laplace(), key, epsilon=1.0, claim="coordinate", samples=SAMPLES)
     assert (found.unit, found.claim, found.violated) == ("update", "coordinate", False)
     assert found.lower_bound > 0.7
 
 
-def test_a_guarantee_for_a_coordinate_does_not_cover_the_update(key):
+def test_coordinate_guarantee_does_not_cover_the_update(key):
     found = audit(PerCoordinateLaplace(), key, epsilon=1.0, claim="update", samples=SAMPLES)
     assert found.violated
 
 
-def test_no_privacy_shows_all_that_the_samples_can_show(key):
+def test_no_privacy_reaches_the_largest_detectable_epsilon(key):
     found = audit(NoPrivacy(), key, epsilon=1.0, claim="update", samples=SAMPLES)
     np.testing.assert_allclose(found.lower_bound, found.resolution)
     # No hits among n: the upper bound of the false rate is 1 - 0.025^(1/n).
@@ -255,23 +255,23 @@ class Gaussian(Mechanism):
         return clipped + self.shrink * scale * jax.random.normal(key, update.shape)
 
 
-def test_delta_is_part_of_the_claim(key):
+def test_audit_accounts_for_delta(key):
     honest = audit(Gaussian(), key, epsilon=1.0, samples=SAMPLES)
     assert honest.delta == 0.01
     assert not honest.violated
     assert audit(Gaussian(shrink=0.3), key, epsilon=1.0, samples=SAMPLES).violated
 
 
-def test_an_update_of_one_coordinate(key):
+def test_audit_works_with_a_single_coordinate(key):
     assert not audit(L1Laplace(), key, epsilon=1.0, dimension=1, samples=2000).violated
 
 
-def test_a_dimension_beyond_the_discriminant(key):
+def test_audit_works_beyond_the_discriminant_dimension(key):
     found = audit(L1Laplace(), key, epsilon=4.0, dimension=1000, samples=2000)
     assert 1.5 < found.lower_bound <= 4.0
 
 
-def test_the_same_seed_gives_the_same_result():
+def test_same_seed_gives_the_same_result():
     first, again, other = (
         audit(L1Laplace(), jax.random.key(seed), epsilon=1.0, samples=4000) for seed in (3, 3, 4)
     )
@@ -315,12 +315,12 @@ def bound_across_clients(release, key, *, clients, samples, dimension=4, delta=0
     return two_point(jax.tree_util.Partial(cohort_release), pairs, key, delta, samples, 0.95)[0]
 
 
-def test_clients_with_keys_of_their_own_are_not_accused(key):
+def test_distinct_client_keys_are_not_accused(key):
     assert 0.6 < bound_across_clients(own_keys, key, clients=3, samples=SAMPLES) <= 1.0
 
 
 @pytest.mark.parametrize("release", [one_key_for_all, the_last_two_share_a_key])
-def test_a_noise_key_used_by_two_clients_is_found(release, key):
+def test_noise_key_reuse_is_found(release, key):
     assert bound_across_clients(release, key, clients=3, samples=8000) > 5
 
 
@@ -338,7 +338,7 @@ def cohort(mechanism, shared, keys, updates):
 
 @pytest.mark.parametrize("shared", [False, True], ids=["own keys", "shared key"])
 @pytest.mark.parametrize("name", WHOLE)
-def test_a_key_that_two_clients_share_is_found(name, shared, key):
+def test_shared_client_key_is_found(name, shared, key):
     release = functools.partial(cohort, WHOLE[name], shared)
     delta = float(WHOLE[name].delta)
     bound = bound_across_clients(release, key, clients=2, dimension=3, samples=16_000, delta=delta)
@@ -349,7 +349,7 @@ def test_a_key_that_two_clients_share_is_found(name, shared, key):
 
 
 @pytest.mark.parametrize("confidence", [0.9, 0.95])
-def test_both_ends_of_clopper_and_pearson_are_those_of_scipy(confidence):
+def test_clopper_pearson_bounds_match_scipy(confidence):
     for trials in (1, 7, 500):
         hits = np.unique(np.linspace(0, trials, 8).astype(int))
         low, high = low_end(hits, trials, confidence), high_end(hits, trials, confidence)
@@ -358,7 +358,7 @@ def test_both_ends_of_clopper_and_pearson_are_those_of_scipy(confidence):
             np.testing.assert_allclose((low[index], high[index]), exact, rtol=1e-9)
 
 
-def test_the_two_point_bound_covers():
+def test_two_point_bound_has_its_coverage():
     """Rates at the limit that epsilon = 1, delta = 0.05 allows: few bounds may exceed 1."""
     rng = np.random.default_rng(1)
     false = 0.2
@@ -384,13 +384,13 @@ def test_the_two_point_bound_covers():
         ({"confidence": 95.0}, "confidence = 95.0.*0.95 is 95 %"),
     ],
 )
-def test_what_cannot_be_audited_is_refused(changes, words, key):
+def test_invalid_audit_arguments_are_refused(changes, words, key):
     with pytest.raises(ConfigError, match=words):
         audit(L1Laplace(), key, **{"epsilon": 1.0, **changes})
 
 
-def test_other_audits_refuse_too(key):
-    with pytest.raises(ConfigError, match="Name one for a mechanism that claims nothing"):
+def test_audit_without_a_claim_is_refused(key):
+    with pytest.raises(ConfigError, match="Pass claim for a mechanism without a unit"):
         audit(NoPrivacy(), key, epsilon=1.0)
 
 
@@ -402,7 +402,7 @@ def command(monkeypatch, *arguments):
     return stop.value.code or 0
 
 
-def test_the_command_audits_every_private_mechanism(monkeypatch, capsys):
+def test_command_audits_every_private_mechanism(monkeypatch, capsys):
     assert command(monkeypatch, "--samples", "4000", "--dimension", "4") == 0
     printed = capsys.readouterr().out
     names = [mechanism.name for mechanism in MECHANISMS if mechanism is not NoPrivacy]
@@ -411,7 +411,7 @@ def test_the_command_audits_every_private_mechanism(monkeypatch, capsys):
     assert "VIOLATED" not in printed
 
 
-def test_the_command_fails_on_a_violation(monkeypatch, capsys):
+def test_command_fails_on_a_violation(monkeypatch, capsys):
     arguments = ("--mechanism", "per_coordinate", "--claim", "update", "--samples", "4000")
     assert command(monkeypatch, *arguments, "--set", "sensitivity=2", "--seed", "5") == 1
     printed = capsys.readouterr().out
@@ -419,7 +419,7 @@ def test_the_command_fails_on_a_violation(monkeypatch, capsys):
     assert "l1_vector" not in printed
 
 
-def test_the_command_says_when_samples_are_too_few(monkeypatch, capsys):
+def test_command_reports_too_few_samples(monkeypatch, capsys):
     arguments = ("--mechanism", "l1_vector", "--epsilon", "12", "--samples", "2000")
     assert command(monkeypatch, *arguments) == 0
     assert "too few samples" in capsys.readouterr().out
@@ -441,7 +441,7 @@ def test_the_command_says_when_samples_are_too_few(monkeypatch, capsys):
         (("--epsilon", "-1"), ["epsilon = -1.0", "> 0"]),
     ],
 )
-def test_bad_input_is_one_message(monkeypatch, capsys, arguments, words):
+def test_bad_input_gives_one_message(monkeypatch, capsys, arguments, words):
     assert command(monkeypatch, *arguments) == 2
     error = capsys.readouterr().err
     assert "Traceback" not in error

@@ -54,7 +54,7 @@ def config(budget, policy="random", **changes):
 
 
 @pytest.mark.slow
-def test_equal_budgets_are_the_number_bit_for_bit():
+def test_equal_budgets_match_a_scalar_budget_bit_for_bit():
     one, *others = (
         simulate(
             config(Uniform(total_epsilon=20.0, horizon=9.0, law=law), "pause"),
@@ -132,7 +132,7 @@ def account(chosen, budgets, epsilons, when_spent):
 )
 @hypothesis.settings(max_examples=4, deadline=None)
 @hypothesis.given(total=st.floats(0.5, 9), parameter=st.floats(0.2, 2), seed=st.integers(0, 2**31))
-def test_nobody_spends_more_than_its_own_budget_and_the_ledger_adds_up(
+def test_no_client_overspends_and_the_ledger_adds_up(
     epsilons, law, when_spent, policy, total, parameter, seed
 ):
     budget = SCHEDULES[epsilons](parameter).replace(total_epsilon=total, law=law)
@@ -148,7 +148,7 @@ def test_nobody_spends_more_than_its_own_budget_and_the_ledger_adds_up(
 
 
 @pytest.mark.slow
-def test_clients_of_a_small_budget_stop_first_and_all_policies_meet_the_same_budgets():
+def test_small_budgets_are_spent_first_and_equal_for_all_policies():
     budget = Constant(total_epsilon=1.0, per_release=1.0, law=UNEQUAL)
     names = ("random", "pause")
     found = sweep({n: config(budget, n) for n in names}, jax.random.split(KEY, 3), record=RECORDED)
@@ -165,7 +165,7 @@ def test_clients_of_a_small_budget_stop_first_and_all_policies_meet_the_same_bud
     assert book.tight_at_most != book.tight_at_most or book.tight_at_most <= 30
 
 
-def test_the_sizes_of_tiers_add_up_and_only_the_order_is_drawn():
+def test_tier_sizes_sum_to_k_and_only_their_order_is_random():
     law = Tiers(values=(1.0, 2.0, 3.0), shares=(1 / 3, 1 / 3, 1 / 3))
     assert law.sizes(10).tolist() == [4, 3, 3]
     assert Tiers(values=(1.0, 2.0), shares=(0.25, 0.75)).sizes(4).tolist() == [1, 3]
@@ -176,14 +176,14 @@ def test_the_sizes_of_tiers_add_up_and_only_the_order_is_drawn():
     assert one.tolist() != other.tolist()
 
 
-def test_log_normal_budgets_have_their_median_and_spread():
+def test_log_normal_budgets_have_the_stated_median_and_spread():
     factors = np.log(LogNormalBudgets(sigma=0.7).factors(KEY, 20_000))
     assert abs(np.median(factors)) < 0.02
     assert abs(np.std(factors) - 0.7) < 0.01
     assert abs(np.std(factors) - 0.75) > 0.03
 
 
-def test_a_constant_schedule_gives_the_rest_last_and_then_nothing():
+def test_constant_schedule_releases_the_rest_last():
     budget = Constant(total_epsilon=jnp.asarray([2.5, 3.0]), per_release=1.0)
     epsilon = np.asarray([budget.epsilon(jnp.full(2, i)) for i in range(1, 6)])
     np.testing.assert_allclose(epsilon, [[1, 1], [1, 1], [0.5, 1], [0, 0], [0, 0]])
@@ -192,7 +192,7 @@ def test_a_constant_schedule_gives_the_rest_last_and_then_nothing():
     np.testing.assert_allclose(budget.spent(jnp.asarray([9, 2])), [2.5, 2.0])
 
 
-def test_budgets_come_from_a_file_by_the_ids_of_its_clients(tmp_path):
+def test_budgets_are_read_from_a_file_by_client_id(tmp_path):
     path = tmp_path / "fleet.csv"
     path.write_text("client,note,eps\n" + "".join(f"c{k},x,{k + 1}\n" for k in reversed(range(K))))
     law = BudgetFile(path=str(path), column="eps")
@@ -205,7 +205,7 @@ def test_budgets_come_from_a_file_by_the_ids_of_its_clients(tmp_path):
     assert config_file.loads(text).privacy == config(Geometric(law=law)).privacy
     path.write_text("client,seconds\n" + "".join(f"d{k},1.0\n" for k in range(K)))
     other = config(budget, latency=Traces(path=str(path)))
-    with pytest.raises(ConfigError, match="must have one named eps"):
+    with pytest.raises(ConfigError, match="must have exactly one column eps"):
         simulate(other, KEY)
 
 
@@ -220,7 +220,7 @@ def test_budgets_come_from_a_file_by_the_ids_of_its_clients(tmp_path):
         (BudgetFile(path="nowhere.csv"), "cannot be read"),
     ],
 )
-def test_a_law_that_fits_nobody_is_refused(law, message):
+def test_invalid_budget_law_is_refused(law, message):
     with pytest.raises(ConfigError, match=message):
         validate(config(Geometric(law=law)))
 
@@ -228,17 +228,17 @@ def test_a_law_that_fits_nobody_is_refused(law, message):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ("client,epsilon\na,1\na,2\n", "two lines of one client"),
+        ("client,epsilon\na,1\na,2\n", "two lines for the same client"),
         ("client,epsilon\na,0\n", "must be a float32 number > 0"),
         ("client,epsilon\na,many\n", "must be a float32 number > 0"),
         ("client,epsilon\na,1e39\n", "must be a float32 number > 0"),
         ("client,epsilon\na,1e-50\n", "must be a float32 number > 0"),
         ("client,epsilon\na\n", "must have 2 cells"),
-        ("client,budget\na,1\n", "must have one named epsilon"),
+        ("client,budget\na,1\n", "must have exactly one column epsilon"),
         ("client,epsilon\na,1\n", "has budgets for 1 clients"),
     ],
 )
-def test_a_file_that_does_not_fit_is_refused_by_its_line(tmp_path, rows, message):
+def test_invalid_budget_file_error_names_the_line(tmp_path, rows, message):
     path = tmp_path / "fleet.csv"
     path.write_text(rows)
     with pytest.raises(ConfigError, match=message):
@@ -246,7 +246,7 @@ def test_a_file_that_does_not_fit_is_refused_by_its_line(tmp_path, rows, message
 
 
 @pytest.mark.slow
-def test_a_selector_has_the_budgets_of_the_simulation_and_keeps_them(tmp_path):
+def test_selector_has_and_saves_the_budgets_of_the_simulation(tmp_path):
     budget = Constant(total_epsilon=2.0, per_release=1.0, law=LogNormalBudgets(sigma=1.0))
     whole = config(budget, "random", num_rounds=12)
     simulated = simulate(whole, KEY, record=RECORDED)
@@ -261,7 +261,7 @@ def test_a_selector_has_the_budgets_of_the_simulation_and_keeps_them(tmp_path):
     np.testing.assert_allclose(selector.spent, simulated.spent, rtol=1e-6)
 
 
-def test_the_budget_of_a_projected_mechanism_is_that_of_its_inner():
+def test_projected_mechanism_has_the_budget_of_its_inner():
     law = Tiers(values=(1.0, 2.0), shares=(0.5, 0.5))
     inner = PerCoordinateLaplace(budget=Geometric(total_epsilon=3.0, law=law))
     mechanism = Projected(inner=inner)
@@ -269,7 +269,7 @@ def test_the_budget_of_a_projected_mechanism_is_that_of_its_inner():
     assert sorted(np.asarray(own.budget.total()).tolist()) == [3, 3, 6, 6]
 
 
-def test_a_client_reads_its_own_budget_where_no_draw_decides(tmp_path):
+def test_client_reads_its_budget_unless_it_is_random(tmp_path):
     path = tmp_path / "fleet.csv"
     path.write_text("client,eps\na,0.5\nb,4\n")
     for law in (PerClient(values=(0.5, 4.0)), BudgetFile(path=str(path), column="eps")):
@@ -277,16 +277,16 @@ def test_a_client_reads_its_own_budget_where_no_draw_decides(tmp_path):
         own = [budget.of_client(k) for k in (0, 1)]
         assert own == [Uniform(total_epsilon=e, horizon=2.0) for e in (1.5, 12.0)]
         for missing in (2, -1):
-            with pytest.raises(ConfigError, match=f"has no budget of client {missing}"):
+            with pytest.raises(ConfigError, match=f"has no budget for client {missing}"):
                 budget.of_client(missing)
     assert Uniform().of_client(7) == Uniform()
     for drawn in (LogNormalBudgets(), Tiers()):
-        with pytest.raises(ConfigError, match="drawn by the server's key"):
+        with pytest.raises(ConfigError, match="with the server's key"):
             Uniform(law=drawn).of_client(0)
 
 
 @pytest.mark.slow
-def test_a_sweep_and_a_search_vary_the_numbers_of_a_law():
+def test_sweep_and_search_vary_budget_law_parameters():
     law = LogNormalBudgets(sigma=1.0)
     base = config(Uniform(total_epsilon=2.0, horizon=4.0, law=law), num_rounds=8)
     numbers = {"one": {}, "double": {"privacy.budget.total_epsilon": 4.0}}
@@ -313,7 +313,7 @@ def test_a_sweep_and_a_search_vary_the_numbers_of_a_law():
 
 
 @pytest.mark.slow
-def test_the_command_line_sets_and_varies_a_law(tmp_path, monkeypatch):
+def test_command_line_sets_and_varies_a_budget_law(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(config_file.dumps(config(Geometric(), num_rounds=4)))
     settings = (

@@ -72,18 +72,18 @@ def small(privacy):
     return config.replace(track_regret=False)
 
 
-def test_it_is_in_no_list_and_known_by_its_name(mechanism):
+def test_custom_mechanism_is_unlisted_and_known_by_name(mechanism):
     assert mechanism not in MECHANISMS
     assert choices(pause_jax.privacy.Mechanism)["one_coordinate"] is mechanism
 
 
-def test_its_claim_is_audited(mechanism):
+def test_claim_of_a_custom_mechanism_is_audited(mechanism):
     found = audit(mechanism(), KEY, epsilon=2.0, dimension=2, samples=20_000)
     assert (found.mechanism, found.claim, found.violated) == ("one_coordinate", "update", False)
     assert found.lower_bound > 1
 
 
-def test_a_config_file_keeps_it_by_its_name_also_within_another(mechanism):
+def test_config_file_round_trips_a_nested_custom_mechanism(mechanism):
     own = mechanism(bound=0.25, budget=Uniform(total_epsilon=3.0))
     for privacy in (own, Projected(inner=own)):
         text = config_file.dumps(SimConfig(privacy=privacy))
@@ -93,7 +93,7 @@ def test_a_config_file_keeps_it_by_its_name_also_within_another(mechanism):
     assert by_name == mechanism()
 
 
-def test_its_numbers_are_swept_in_one_compilation_and_are_coordinates(mechanism):
+def test_mechanism_parameters_are_swept_in_one_compilation(mechanism):
     bounds, decays = [0.5, 1.0, 2.0], [0.04, 0.1, 0.2]
     configs = [
         BANDIT.replace(
@@ -109,7 +109,7 @@ def test_its_numbers_are_swept_in_one_compilation_and_are_coordinates(mechanism)
     np.testing.assert_allclose(data.spent, expected, rtol=1e-5)
 
 
-def test_the_ledger_adds_up_by_the_law_that_it_names(mechanism):
+def test_ledger_uses_the_declared_privacy_loss(mechanism):
     budget = Geometric(total_epsilon=10.0)
     result = simulate(small(mechanism(budget=budget)), KEY)
     book = ledger(result)
@@ -125,7 +125,7 @@ def test_the_ledger_adds_up_by_the_law_that_it_names(mechanism):
     assert total_epsilon(nested, 4, 1e-5) == book.tight_at_most
 
 
-def test_one_that_names_no_law_is_counted_as_randomised_response(mechanism: Any):
+def test_undeclared_privacy_loss_defaults_to_randomised_response(mechanism: Any):
     class Silent(mechanism):
         name = "silent_coordinate"
 
@@ -140,7 +140,7 @@ def test_one_that_names_no_law_is_counted_as_randomised_response(mechanism: Any)
     assert tight < safe < basic
 
 
-def test_the_command_line_labels_it_and_keeps_the_budget(file, tmp_path):
+def test_command_line_labels_a_custom_mechanism_and_keeps_its_budget(file, tmp_path):
     arguments = ["compare", "--load", str(file), "--policies", "random:one_coordinate"]
     arguments += ["--set", "privacy.budget.total_epsilon=7", "--set", "learning.model=linear"]
     arguments += ["--set", "learning.optimizer=sgd", "--set", "track_regret=false"]

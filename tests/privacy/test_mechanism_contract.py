@@ -77,7 +77,7 @@ def test_clients_with_different_keys_have_independent_noise(mechanism):
 
 
 @every
-def test_epsilon_and_numbers_are_traced(mechanism):
+def test_epsilon_and_parameters_are_traced(mechanism):
     outputs = [releases(mechanism, 1, 1)]
     before = len(traced)
     outputs += [releases(mechanism, 1, epsilon) for epsilon in (0.1, 64)]
@@ -115,7 +115,7 @@ def small(mechanism):
 
 
 @every
-def test_a_config_with_it_survives_a_file(mechanism):
+def test_config_with_mechanism_round_trips_through_a_file(mechanism):
     config = small(mechanism)
     back = config_file.loads(config_file.dumps(config))
     assert back.privacy == mechanism
@@ -141,7 +141,7 @@ def test_only_the_gaussian_has_a_delta():
     ],
     ids=lambda value: getattr(value, "name", None),
 )
-def test_each_names_the_law_of_its_privacy_loss_and_a_projection_that_of_its_inner(mechanism, law):
+def test_privacy_loss_has_the_declared_law_and_projections_inherit_it(mechanism, law):
     epsilon = jnp.asarray([0.5, 2.0])
     loss = mechanism.privacy_loss(epsilon)
     assert type(loss) is law
@@ -149,7 +149,7 @@ def test_each_names_the_law_of_its_privacy_loss_and_a_projection_that_of_its_inn
     jax.tree.map(np.testing.assert_array_equal, loss, around)
 
 
-def test_the_gaussian_names_its_noise_over_the_distance_of_two_updates():
+def test_gaussian_privacy_loss_is_noise_over_sensitivity():
     loss = GaussianMechanism(delta=1e-4, clip_norm=3.0).privacy_loss(jnp.asarray([0.5, 2]))
     assert isinstance(loss, GaussianLoss)
     exact = [dp_accounting.get_sigma_gaussian(epsilon, 1e-4) for epsilon in (0.5, 2.0)]
@@ -169,14 +169,14 @@ def test_no_private_mechanism_takes_an_unlimited_budget():
 
 
 @every
-def test_another_budget_goes_to_whatever_draws_on_it(mechanism):
+def test_new_budget_reaches_the_mechanism_that_spends_it(mechanism):
     budget = Uniform(total_epsilon=3.0)
     assert mechanism.with_budget(budget).budget is budget
     assert mechanism.with_budget(Unlimited()) == mechanism
     assert NoPrivacy().with_budget(budget) == NoPrivacy()
 
 
-def test_a_projection_draws_on_the_budget_of_its_inner_mechanism():
+def test_projection_spends_the_budget_of_its_inner_mechanism():
     budget = Uniform(total_epsilon=9.0, horizon=3.0)
     mechanism, n = Projected(inner=DuchiL2(budget=budget)), jnp.arange(5)
     assert mechanism.budget is budget
@@ -186,7 +186,7 @@ def test_a_projection_draws_on_the_budget_of_its_inner_mechanism():
 
 
 @pytest.mark.parametrize("inner", [NoPrivacy(), PerCoordinateLaplace()], ids=lambda m: m.name)
-def test_a_projection_refuses_a_mechanism_that_is_not_for_whole_updates(inner):
+def test_projection_refuses_a_per_coordinate_mechanism(inner):
     with pytest.raises(ConfigError, match=f"privacy.inner = {inner.name}"):
         validate(small(Projected(inner=inner)))
 
@@ -199,12 +199,12 @@ def test_a_projection_refuses_a_mechanism_that_is_not_for_whole_updates(inner):
         ({"privacy": Projected(inner=DuchiL2(clip_norm=0.0))}, "privacy.inner.clip_norm = 0.0"),
     ],
 )
-def test_bad_values_are_named(changes, words):
+def test_bad_values_are_refused_by_name(changes, words):
     with pytest.raises(ConfigError, match=words):
         validate(small(NoPrivacy()).override(changes))
 
 
-def test_the_inner_mechanism_may_stand_by_its_name():
+def test_inner_mechanism_can_be_given_by_name():
     config = config_file.loads('[privacy]\nname = "projected"\ninner = "gaussian"\n')
     assert isinstance(config.privacy, Projected)
     assert isinstance(config.privacy.inner, GaussianMechanism)

@@ -194,7 +194,7 @@ def test_walsh_hadamard_is_the_orthonormal_transform():
     np.testing.assert_allclose(transform(transform(x)), x, atol=1e-5)
 
 
-def test_a_projection_hands_on_a_key_that_its_public_part_does_not_know(monkeypatch):
+def test_inner_noise_key_is_independent_of_the_projection(monkeypatch):
     """The server knows the key of the projection. It must not know that of the noise."""
     handed = []
 
@@ -228,14 +228,14 @@ def test_a_projection_hands_on_a_key_that_its_public_part_does_not_know(monkeypa
     assert secret not in known
 
 
-def test_projection_to_all_dimensions_changes_nothing_but_the_basis():
+def test_projection_to_all_dimensions_only_changes_the_basis():
     x = vector(0.9, dimension=30)
     inner = GaussianMechanism(delta=0.5)
     out = releases(Projected(inner=inner, dimension=1000), keys(1), x, 1e4)
     np.testing.assert_allclose(out, [x], atol=0.1)
 
 
-def test_noise_comes_back_from_a_projection_with_the_scale_of_the_inner_mechanism():
+def test_projection_preserves_the_noise_scale_of_its_inner():
     """k draws of sigma, stretched by sqrt(n / k) and spread over n coordinates: sigma in each."""
     mechanism = Projected(inner=GaussianMechanism(clip_norm=1.5, delta=1e-4), dimension=8)
     first = np.asarray(releases(mechanism, keys(20_000), np.zeros(32, np.float32), 4.0))[:, 0]
@@ -245,7 +245,7 @@ def test_noise_comes_back_from_a_projection_with_the_scale_of_the_inner_mechanis
         assert fits(first, stats.norm(scale=wrong * sigma).cdf) < REJECT
 
 
-def test_projection_loses_the_stated_part_of_an_update_at_the_bound():
+def test_projection_loses_the_stated_share_of_an_update():
     # Without random signs the transform would have all of it in one place.
     k, x = 64, np.full(250, 250**-0.5, np.float32)
     # So little noise that the clip is what is measured; the mean is along x by symmetry.
@@ -258,7 +258,7 @@ def test_projection_loses_the_stated_part_of_an_update_at_the_bound():
     assert abs(far_inside.mean() - 1) < 4 * far_inside.std() / math.sqrt(len(far_inside))
 
 
-def test_a_projection_draws_other_coordinates_each_time():
+def test_projection_draws_new_coordinates_each_time():
     """With the same ones two entries of an update would always fall together, or cancel."""
     x = np.zeros(250, np.float32)
     x[:2] = 0.5 * 0.5**0.5
@@ -316,7 +316,7 @@ def squared_errors(mechanism, keys, update, epsilon):
     )
 
 
-def test_error_at_the_size_of_a_network():
+def test_errors_at_network_size_match_the_closed_form():
     """50,890 parameters, padded to 65,536 by the projection; a zero update has the same error."""
     size, epsilon = 50_890, 8.0
     noise = size * exact_cap(float(capped(np.float32(epsilon)).log_odds), epsilon)[2] ** 2

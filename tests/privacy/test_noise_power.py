@@ -74,7 +74,7 @@ def closed_form(mechanism, epsilon):
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.7, 6.0])
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: f"{m.name}-{MECHANISMS.index(m)}")
-def test_the_closed_form_is_the_mean_of_many_releases(mechanism, epsilon):
+def test_closed_form_matches_the_mean_of_many_releases(mechanism, epsilon):
     keys = jax.random.split(jax.random.key(2), DRAWS)
     seen = np.asarray(squared_noise(keys, mechanism, np.float32(epsilon)), float)
     error = 4.5 * seen.std() / DRAWS**0.5 + 1e-6
@@ -87,7 +87,7 @@ def test_the_closed_form_is_the_mean_of_many_releases(mechanism, epsilon):
         assert abs(seen.mean() - other) > error
 
 
-def test_more_epsilon_is_less_noise_and_tiny_ones_stay_finite():
+def test_noise_falls_with_epsilon_and_stays_finite():
     epsilon = np.geomspace(1e-4, 1e3, 30, dtype=np.float32)
     for mechanism in MECHANISMS[:-1]:
         power = np.asarray(closed_form(mechanism, epsilon))
@@ -96,7 +96,7 @@ def test_more_epsilon_is_less_noise_and_tiny_ones_stay_finite():
         assert power[0] > 1.9 * power[-1], mechanism
 
 
-def test_a_policy_knows_each_clients_budget_and_the_noise_of_its_next_release():
+def test_policy_reads_budgets_and_noise_of_the_next_release():
     own = Table(total_epsilon=jnp.asarray([2.0, 8.0, 8.0]), shares=(0.5, 0.25))
     mechanism = PerCoordinateLaplace(sensitivity=0.1, budget=own)
     seen = context([1, 1, 1], 2, privacy=mechanism, update_size=7)
@@ -113,7 +113,7 @@ def test_a_policy_knows_each_clients_budget_and_the_noise_of_its_next_release():
     np.testing.assert_array_equal(jax.jit(public.noise_power)(np.zeros(3, int)), 0)
 
 
-def test_one_budget_for_all_is_each_clients():
+def test_scalar_budget_applies_to_each_client():
     seen = context([1, 1, 1], 2, privacy=PerCoordinateLaplace(budget=Geometric(total_epsilon=5.0)))
     np.testing.assert_array_equal(seen.budget, [5, 5, 5])
     late = np.asarray(jax.jit(seen.noise_power)(np.array([10, 5000, 9999])))

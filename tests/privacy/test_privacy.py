@@ -104,7 +104,7 @@ def life(budget, i):
     ("budget", "last"),
     [(Uniform(horizon=4.0), 4), (Table(shares=TABLES[0]), 3), (Table(shares=(1.0,)), 1)],
 )
-def test_an_exhausted_schedule_gives_nothing(budget, last):
+def test_exhausted_schedule_releases_nothing(budget, last):
     i = np.arange(1, 50)
     remaining, epsilon, exhausted = map(np.asarray, life(budget, i))
     assert (epsilon[:last] > 0).all()
@@ -137,20 +137,20 @@ def assert_float32_holds(budget, share):
 
 
 @pytest.mark.parametrize("decay", [1e-12, 1e-8, 1e-6, 1e-3, 0.04, 1.0, 10.0, 80.0])
-def test_a_geometric_schedule_is_right_in_float32_however_slow(decay):
+def test_slow_geometric_schedule_is_accurate_in_float32(decay):
     assert_float32_holds(
         Geometric(total_epsilon=200.0, decay=decay),
         lambda b, i: -np.expm1(-b.decay) * np.exp(-b.decay * (i - 1)),
     )
 
 
-def test_a_first_release_of_a_fast_schedule_does_not_overflow():
+def test_first_release_of_a_fast_schedule_does_not_overflow():
     _, _, epsilon = first_five(Geometric(total_epsilon=1e6, decay=80.0))
     assert epsilon[0] == 1e6
 
 
 @pytest.mark.parametrize("exponent", [1 + 2.0**-23, 1.001, 1.5, 8.0])
-def test_a_power_schedule_is_right_in_float32_however_slow(exponent):
+def test_slow_power_schedule_is_accurate_in_float32(exponent):
     assert_float32_holds(
         Power(total_epsilon=200.0, exponent=exponent),
         lambda b, i: i**-b.exponent / zeta(b.exponent),
@@ -166,7 +166,7 @@ def test_a_power_schedule_of_any_exponent_is_finite():
         assert epsilon[0] == 200
 
 
-def test_schedules_of_tiny_shares_are_right_in_float32():
+def test_schedules_with_tiny_shares_are_accurate_in_float32():
     assert_float32_holds(
         Uniform(total_epsilon=200.0, horizon=1e9), lambda b, i: np.ones_like(i) / b.horizon
     )
@@ -175,7 +175,7 @@ def test_schedules_of_tiny_shares_are_right_in_float32():
     np.testing.assert_allclose(spent, 200e-9 * np.arange(6), rtol=1e-6)
 
 
-def test_a_table_below_one_keeps_the_rest_unspent():
+def test_table_with_sum_below_one_leaves_the_rest_unspent():
     remaining, _, _ = whole_life(Table(shares=(0.5, 0.25, 0.125)))
     assert np.asarray(remaining)[[3, 99]].tolist() == [0.125] * 2
 
@@ -208,7 +208,7 @@ def test_open_ended_schedules_never_stop(budget):
     [each() for each in MECHANISMS if each.unit != "none"],
     ids=lambda mechanism: mechanism.name,
 )
-def test_what_is_released_at_the_least_epsilon_is_finite_noise(mechanism):
+def test_release_at_the_smallest_epsilon_is_finite(mechanism):
     update = np.linspace(-1.0, 1.0, DIMENSION, dtype=np.float32)
     least = np.asarray(million_releases(Geometric())[0])[-1]
     keys = jax.random.split(jax.random.key(0), 50)
@@ -302,7 +302,7 @@ def test_any_two_clipped_updates_differ_by_at_most_the_sensitivity(first, second
     assert vector <= 2 * 1.5 * (1 + 1e-6)
 
 
-def test_units_say_what_epsilon_protects():
+def test_units_state_what_epsilon_protects():
     units = {mechanism.name: mechanism.unit for mechanism in MECHANISMS}
     whole = {"l1_vector", "gaussian", "priv_unit_g", "duchi_l2", "projected"}
     rest = {"none": "none", "per_coordinate": "coordinate"}
@@ -324,5 +324,5 @@ def test_no_privacy_reports_an_infinite_loss():
 
 def test_a_table_with_a_zero_share_is_refused():
     table = Table(shares=(0.5, 0.0, 0.5))
-    with pytest.raises(ConfigError, match="Leave the zeros out"):
+    with pytest.raises(ConfigError, match="Remove zeros"):
         validate(SimConfig(privacy=PerCoordinateLaplace(budget=table)))

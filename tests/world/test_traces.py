@@ -161,7 +161,7 @@ BAD = [
     ("client,seconds\n-1,0.1\n", ["line 2, '-1,0.1'", "whole number >= 0"]),
     ("client,seconds\n", ["has no measurements"]),
     ("client,seconds\n0,0.1\n2,0.1\n", ["no measurement for client 1", "without gaps"]),
-    ("client,seconds\n0,0.1\n1,0.1\n", ["for 2 clients", f"num_clients = {K}", "at most 2"]),
+    ("client,seconds\n0,0.1\n1,0.1\n", ["for 2 clients", f"num_clients = {K}", "num_clients <= 2"]),
     ("\xff\xfe", ["line 1"]),
 ]
 
