@@ -268,7 +268,9 @@ class NoLearner(Learning):
 
 
 def test_a_part_that_is_none_says_so():
-    with pytest.raises(TypeError, match=r"NoPolicy.build returned function: must be Policy"):
+    with pytest.raises(
+        TypeError, match=r"NoPolicy.build returned function, but must return Policy"
+    ):
         check_policy(NoPolicy())
     with pytest.raises(TypeError, match=r"NoLearner.build returned NoneType: must be Learner"):
         check_learner(NoLearner(data=TINY))

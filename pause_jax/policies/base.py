@@ -178,7 +178,9 @@ class PolicyConfig(Config):
 
     def build(self, context: Context) -> Policy:
         """Build the policy for one network."""
-        raise NotImplementedError(f"{type(self).__name__} has no build(context) -> Policy.")
+        raise NotImplementedError(
+            f"{type(self).__name__}.build is not defined. Define build(context) -> Policy."
+        )
 
 
 # Observation fields that depend on clients' data or training.
@@ -215,10 +217,14 @@ def policy_of(config: PolicyConfig, context: Context) -> Policy:
     built = config.build(context)
     if not isinstance(built, Policy):
         raise TypeError(
-            f"{name}.build returned {type(built).__name__}: must be Policy(init, select, update)."
+            f"{name}.build returned {type(built).__name__}, but must return Policy(init, select, "
+            "update)."
         )
     if type(config).releases is not PolicyConfig.releases:
-        raise ConfigError(f"{name}.releases: follows from `reads`. Declare `reads` alone.")
+        raise ConfigError(
+            f"{name}.releases: must not be set, because it follows from `reads`. Remove "
+            f"{name}.releases."
+        )
     declared = readings(config)
     if built.query is not None and built.query.wants == "loss" and "answer.loss" not in declared:
         raise _undeclared(name, "asks for losses", declared, ["answer.loss"])
@@ -257,8 +263,8 @@ def _fails(function: Callable[[list[str]], Any], argument: list[str]) -> bool:
 
 def _undeclared(name: str, deed: str, declared: tuple[str, ...], missing: list[str]) -> ConfigError:
     return ConfigError(
-        f"{name}: {deed}, which it does not declare. Set reads = {(*declared, *missing)!r} in the "
-        "class."
+        f"{name}: {deed} without declaring {' and '.join(map(repr, missing))}. Set reads = "
+        f"{(*declared, *missing)!r} in the class."
     )
 
 
@@ -269,13 +275,15 @@ def _of_form(name: str, form: Any, state: Any) -> Any:
     returned_leaves, returned_structure = jax.tree_util.tree_flatten_with_path(returned)
     if str(returned_structure) != str(structure):
         raise ConfigError(
-            f"{name}.update: returns a state {returned_structure}; must be as in init, {structure}."
+            f"{name}.update returned a state with the structure {returned_structure}, but init "
+            f"returns {structure}. Return the same structure from both."
         )
     for (path, before), (_, after) in zip(leaves, returned_leaves, strict=True):
         if (before.shape, before.dtype) != (after.shape, after.dtype):
             raise ConfigError(
-                f"{name}.update: state{jax.tree_util.keystr(path)} is {after.dtype} of shape "
-                f"{after.shape}; must be {before.dtype} of shape {before.shape}, as in init."
+                f"{name}.update returned state{jax.tree_util.keystr(path)} as {after.dtype} of "
+                f"shape {after.shape}, but init returns {before.dtype} of shape {before.shape}. "
+                "Keep dtype and shape."
             )
     return state
 
@@ -289,15 +297,15 @@ def check_selected(selected: Any, num_selected: int) -> Selected:
         and isinstance(selected[1], Info)
     ):
         raise TypeError(
-            f"select returned {type(selected).__name__}: must be (Selection, Info), for example "
-            "by_data_size(clients, available, context), no_info()."
+            f"select returned {type(selected).__name__}, but must return (Selection, Info), for "
+            "example by_data_size(clients, available, context), no_info()."
         )
     clients, weights = selected[0]
     integers = jnp.issubdtype(jnp.result_type(clients), jnp.integer)
     if not integers or {jnp.shape(clients), jnp.shape(weights)} != {(num_selected,)}:
         raise TypeError(
-            f"select chose clients {jnp.shape(clients)} {jnp.result_type(clients)}, weights "
-            f"{jnp.shape(weights)}: must be integers [{num_selected}] and weights of that "
-            "shape; a weight of 0 marks an empty slot."
+            f"select returned clients {jnp.shape(clients)} {jnp.result_type(clients)} and weights "
+            f"{jnp.shape(weights)}: must be integers [{num_selected}] and weights of the same "
+            "shape. Use weight 0 for an empty slot."
         )
     return selected

@@ -23,8 +23,8 @@ class Random(PolicyConfig):
     """
 
     name: ClassVar[str] = "random"
-    summary: ClassVar[str] = "uniformly at random, or weighted by data size"
-    assumes: ClassVar[str] = "data sizes if weighted by data"
+    summary: ClassVar[str] = "m random clients, uniform or weighted by data size"
+    assumes: ClassVar[str] = "data sizes if weighting = data"
     reference: ClassVar[str] = "McMahan et al. 2017"
 
     weighting: str = static(default="uniform", choices=("uniform", "data"))
@@ -44,7 +44,7 @@ class Fastest(PolicyConfig):
     """Selection of the m available clients with the lowest expected latency."""
 
     name: ClassVar[str] = "fastest"
-    summary: ClassVar[str] = "the m fastest in expectation, always the same"
+    summary: ClassVar[str] = "the m clients with the lowest expected latency"
     assumes: ClassVar[str] = "expected latencies"
     reference: ClassVar[str] = "Peleg et al. 2025, section V"
 

@@ -155,8 +155,8 @@ def check_candidates(path: str, candidates: int | None, sizes: Sizes) -> None:
     m, num_clients = sizes.num_selected, sizes.num_clients
     if candidates is not None and not m <= candidates <= num_clients:
         raise ConfigError(
-            f"{path}.candidates = {candidates}: must be >= num_selected = {m} and <= "
-            f"num_clients = {num_clients}. Leave it out for twice num_selected."
+            f"{path}.candidates = {candidates}: must be >= num_selected = {m} and <= num_clients "
+            f"= {num_clients}. Remove candidates to use twice num_selected."
         )
 
 

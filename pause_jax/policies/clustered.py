@@ -96,7 +96,7 @@ class HicsFl(PolicyConfig):
     """
 
     name: ClassVar[str] = "hics_fl"
-    summary: ClassVar[str] = "clusters by the output layer's update, balanced labels first"
+    summary: ClassVar[str] = "clusters of output-layer updates, balanced labels first"
     reads: ClassVar[tuple[str, ...]] = ("update",)
     observes: ClassVar[str] = "noised updates"
     assumes: ClassVar[str] = "the model's output layer"
@@ -116,8 +116,8 @@ class HicsFl(PolicyConfig):
         places = context.output_layer() if context.output_layer is not None else None
         if places is None:
             raise ConfigError(
-                f"policy = {self.name}: which entries of an update are the output layer is not "
-                "known. Name the model's last affine layer 'output'."
+                f"policy = {self.name}: cannot find the output layer in an update. Name the "
+                "model's last affine layer 'output'."
             )
         number = m if self.clusters is None else self.clusters
         like = jax.ShapeDtypeStruct((num_clients,), jnp.int32)

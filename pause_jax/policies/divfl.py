@@ -41,7 +41,7 @@ class DivFl(PolicyConfig):
     """
 
     name: ClassVar[str] = "divfl"
-    summary: ClassVar[str] = "a diverse cohort, by facility location on the updates"
+    summary: ClassVar[str] = "a diverse cohort by facility location on updates"
     reads: ClassVar[tuple[str, ...]] = ("update",)
     observes: ClassVar[str] = "noised updates"
     reference: ClassVar[str] = "Balakrishnan et al. 2022"

@@ -46,10 +46,10 @@ class E3cs(PolicyConfig):
     """
 
     name: ClassVar[str] = "e3cs"
-    summary: ClassVar[str] = "exponential weights on who returns its update, with a floor"
-    observes: ClassVar[str] = "whose update arrived, who was available"
+    summary: ClassVar[str] = "exponential weights on returned updates, with a probability floor"
+    observes: ClassVar[str] = "which updates arrived, availability"
     reference: ClassVar[str] = "Huang et al. 2022"
-    needs_rounds: ClassVar[str] = "weighs an answer by its probability in the round's draw"
+    needs_rounds: ClassVar[str] = "weighs each update by its selection probability in the round"
 
     quota: float = number(default=0.5, at_least=0, at_most=1)
     schedule: str = static(default="constant", choices=("constant", "late"))

@@ -63,7 +63,7 @@ class FedCor(PolicyConfig):
     """
 
     name: ClassVar[str] = "fedcor"
-    summary: ClassVar[str] = "greedy by the correlations of the clients' losses"
+    summary: ClassVar[str] = "greedy selection by correlations between client losses"
     reads: ClassVar[tuple[str, ...]] = ("answer.loss",)
     observes: ClassVar[str] = "loss"
     assumes: ClassVar[str] = "data sizes"

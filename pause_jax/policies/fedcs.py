@@ -46,7 +46,7 @@ class FedCs(PolicyConfig):
     """
 
     name: ClassVar[str] = "fedcs"
-    summary: ClassVar[str] = "greedily as many clients as fit into a deadline"
+    summary: ClassVar[str] = "as many clients as fit into a deadline, greedily"
     observes: ClassVar[str] = "reported resources"
     assumes: ClassVar[str] = "expected latencies of candidates"
     reference: ClassVar[str] = "Nishio and Yonetani 2019"

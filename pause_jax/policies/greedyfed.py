@@ -56,7 +56,7 @@ class GreedyFed(PolicyConfig):
     summary: ClassVar[str] = "largest Shapley values on the server's validation samples"
     reads: ClassVar[tuple[str, ...]] = ("server_loss",)
     observes: ClassVar[str] = "noised updates"
-    assumes: ClassVar[str] = "data sizes, validation samples at the server"
+    assumes: ClassVar[str] = "data sizes, validation samples on the server"
     reference: ClassVar[str] = "Singhal et al. 2024"
     alone: ClassVar[bool] = True
 
@@ -69,8 +69,9 @@ class GreedyFed(PolicyConfig):
             return Random().build(context)
         if not context.validates:
             raise ConfigError(
-                f"policy = {self.name}: the server has no validation samples. Set "
-                "learning.validation, say to 100: so many of the test set are then not scored."
+                f"policy = {self.name}: needs validation samples on the server. Set "
+                "learning.validation = 100, for example. This moves 100 test samples from scoring "
+                "to validation."
             )
         start = GreedyState(
             jnp.zeros((), jnp.int32), jnp.zeros(num_clients), jnp.zeros(num_clients, jnp.int32)

@@ -183,7 +183,7 @@ class DiscountedUcb(IndexRule):
     """
 
     name: ClassVar[str] = "discounted_ucb"
-    summary: ClassVar[str] = "UCB that forgets, for clients that change"
+    summary: ClassVar[str] = "discounted UCB, for clients whose speeds change"
 
     discount: float = number(default=0.99, above=0, at_most=1)
     exploration: float = number(default=0.1, at_least=0)
@@ -236,7 +236,7 @@ class UsefulRate(IndexRule):
     """
 
     name: ClassVar[str] = "useful_rate"
-    summary: ClassVar[str] = "useful updates a second, for clocks that overlap"
+    summary: ClassVar[str] = "useful updates per second, for overlapping rounds"
 
     speed_weight: float = number(default=1.0, above=0)
     discount: float = number(default=0.5, at_least=0)

@@ -80,7 +80,7 @@ class CsUcbQ(PolicyConfig):
     """
 
     name: ClassVar[str] = "cs_ucb_q"
-    summary: ClassVar[str] = "truncated UCB on latency and fairness queues"
+    summary: ClassVar[str] = "truncated UCB on latency, with fairness queues"
     observes: ClassVar[str] = "latency"
     assumes: ClassVar[str] = "tau_max, data sizes"
     reference: ClassVar[str] = "Xia et al. 2020"
@@ -148,7 +148,7 @@ class RbcsF(PolicyConfig):
     """
 
     name: ClassVar[str] = "rbcs_f"
-    summary: ClassVar[str] = "contextual bandit on latency and fairness queues"
+    summary: ClassVar[str] = "contextual bandit on latency, with fairness queues"
     observes: ClassVar[str] = "latency, reported context"
     reference: ClassVar[str] = "Huang et al. 2021"
     alone: ClassVar[bool] = True

@@ -60,7 +60,7 @@ class Oort(PolicyConfig):
     """
 
     name: ClassVar[str] = "oort"
-    summary: ClassVar[str] = "high loss and fast enough, with exploration"
+    summary: ClassVar[str] = "clients with high loss and sufficient speed, with exploration"
     reads: ClassVar[tuple[str, ...]] = ("square_loss",)
     observes: ClassVar[str] = "latency, squared loss"
     assumes: ClassVar[str] = "data sizes, expected latencies"
@@ -207,7 +207,7 @@ class Pisces(PolicyConfig):
     """
 
     name: ClassVar[str] = "pisces"
-    summary: ClassVar[str] = "high loss and low staleness, with exploration"
+    summary: ClassVar[str] = "clients with high loss and low staleness, with exploration"
     reads: ClassVar[tuple[str, ...]] = ("square_loss",)
     observes: ClassVar[str] = "squared loss, staleness"
     assumes: ClassVar[str] = "data sizes"

@@ -96,8 +96,8 @@ class Bsfl(Pause):
         super().check(path, sizes)
         if self.left_of != "own":
             raise ConfigError(
-                f"{path}.left_of = {self.left_of!r}: has no effect, as Bsfl has no privacy reward. "
-                "Leave it out, or choose Pause."
+                f"{path}.left_of = {self.left_of!r}: must be 'own' for Bsfl, which has no privacy "
+                "reward. Remove left_of, or use Pause."
             )
 
 

@@ -52,7 +52,7 @@ class Polaris(PolicyConfig):
     """
 
     name: ClassVar[str] = "polaris"
-    summary: ClassVar[str] = "draws by size and staleness of the last update"
+    summary: ClassVar[str] = "random draws by size and staleness of each client's last update"
     reads: ClassVar[tuple[str, ...]] = ("update",)
     observes: ClassVar[str] = "norms of noised updates, lateness"
     assumes: ClassVar[str] = "data sizes"

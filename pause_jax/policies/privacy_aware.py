@@ -64,7 +64,7 @@ class NoiseSampling(PolicyConfig):
     """
 
     name: ClassVar[str] = "noise_sampling"
-    summary: ClassVar[str] = "probabilities that weigh each client's noise against the bias"
+    summary: ClassVar[str] = "probabilities that balance each client's noise against the bias"
     reads: ClassVar[tuple[str, ...]] = ("update",)
     observes: ClassVar[str] = "released updates"
     assumes: ClassVar[str] = "data sizes, budgets"
@@ -119,7 +119,7 @@ class TolerantFirst(PolicyConfig):
     """
 
     name: ClassVar[str] = "tolerant_first"
-    summary: ClassVar[str] = "the m clients of least noise"
+    summary: ClassVar[str] = "the m clients with the least noise"
     assumes: ClassVar[str] = "budgets"
     reference: ClassVar[str] = "derived; cf. arXiv 2602.21844"
 
@@ -145,7 +145,7 @@ class BudgetGroups(PolicyConfig):
     """
 
     name: ClassVar[str] = "budget_groups"
-    summary: ClassVar[str] = "groups by budget, each sampled at its own ratio"
+    summary: ClassVar[str] = "groups by budget, each with its own sampling ratio"
     assumes: ClassVar[str] = "data sizes, budgets"
     reference: ClassVar[str] = "derived; cf. arXiv 2505.13655"
 

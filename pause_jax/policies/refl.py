@@ -51,7 +51,9 @@ class Refl(PolicyConfig):
     """
 
     name: ClassVar[str] = "refl"
-    summary: ClassVar[str] = "available now and not later; fewer while stragglers are due"
+    summary: ClassVar[str] = (
+        "clients available now but not later; fewer while stragglers are pending"
+    )
     observes: ClassVar[str] = "reported forecasts, durations, stragglers"
     assumes: ClassVar[str] = "expected latencies, forecasts of availability"
     reference: ClassVar[str] = "Abdelmoniem et al. 2023"

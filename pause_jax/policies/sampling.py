@@ -69,8 +69,10 @@ class F3ast(PolicyConfig):
     """
 
     name: ClassVar[str] = "f3ast"
-    summary: ClassVar[str] = "seldom chosen for its data; weights even out availability"
-    observes: ClassVar[str] = "who takes part"
+    summary: ClassVar[str] = (
+        "clients rarely chosen for their data size; weights correct for availability"
+    )
+    observes: ClassVar[str] = "participation"
     assumes: ClassVar[str] = "data sizes"
     reference: ClassVar[str] = "Ribero et al. 2023"
 

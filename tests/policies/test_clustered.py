@@ -41,7 +41,7 @@ networks = st.tuples(
 
 
 @given(networks)
-def test_the_distributions_are_the_pouring_of_the_same_clusters(network):
+def test_distributions_match_the_oracle_for_the_same_clusters(network):
     sizes, m, seed = network
     rng = np.random.default_rng(seed)
     distance, order = random_distance(rng, len(sizes)), rng.permutation(len(sizes))
@@ -59,7 +59,7 @@ def test_the_distributions_are_the_pouring_of_the_same_clusters(network):
 
 
 @given(networks)
-def test_the_distributions_are_unbiased_and_vary_less_than_md(network):
+def test_distributions_are_unbiased_with_less_variance_than_md(network):
     sizes, m, seed = network
     rng = np.random.default_rng(seed)
     # Any symmetric matrix, not only one of points.
@@ -74,7 +74,7 @@ def test_the_distributions_are_unbiased_and_vary_less_than_md(network):
     assert (variance <= share * (1 - share) / m + 1e-12).all()
 
 
-def test_a_client_with_more_than_a_bin_keeps_its_share():
+def test_client_larger_than_a_bin_keeps_its_share():
     sizes, m = [6, 1, 1, 1, 1], 2
     marginals = ours(random_distance(np.random.default_rng(0), 5), sizes, m, np.arange(5)).sum(0)
     np.testing.assert_allclose(marginals / m, [0.6, 0.1, 0.1, 0.1, 0.1], atol=1e-12)
@@ -94,7 +94,7 @@ def groups_of(label):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_clusters_are_wards_cut_where_a_bin_is_full(seed):
+def test_clusters_are_ward_clusters_cut_at_full_bins(seed):
     rng = np.random.default_rng(seed)
     distance, mass = random_distance(rng, 9), rng.integers(1, 10, 9) * 3
     capacity = float(max(mass.sum() / 3, mass.max()))
@@ -112,7 +112,7 @@ UPDATES[4] = 3 * UPDATES[1]
 UPDATES[5] = -UPDATES[1]
 
 
-def test_distances_are_numpys():
+def test_distances_match_numpy():
     turned = np.asarray(jax.jit(arccos)(UPDATES))
     angle = np.zeros((6, 6))
     for i in range(6):
@@ -218,7 +218,7 @@ def test_absent_clients_are_never_drawn():
     np.testing.assert_array_equal(policy.weights(state, available=np.zeros(8, bool)), 0)
 
 
-def test_updates_that_are_not_finite_do_no_harm():
+def test_nonfinite_updates_are_ignored():
     updates = np.random.default_rng(2).standard_normal((8, 3))
     updates[3], updates[5, 0], updates[6] = np.nan, np.nan, np.inf
     policy = compiled(ClusteredSimilarity())
@@ -227,7 +227,7 @@ def test_updates_that_are_not_finite_do_no_harm():
     assert (drawn[:, [3, 6]] > 0).any(axis=0).all()
 
 
-def test_a_client_keeps_its_last_update_until_the_next():
+def test_last_update_of_a_client_is_kept_until_the_next():
     policy = compiled(ClusteredSimilarity())
     state = policy.learned(two_groups(np.random.default_rng(0)))
     selection = Selection(np.array([1, 6]), np.array([1.0, 0.0], np.float32))

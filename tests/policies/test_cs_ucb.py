@@ -28,7 +28,7 @@ SIZES = [1, 2, 2, 3, 4, 5, 8]
     ],
     ids=["cs_ucb", "cs_ucb_q"],
 )
-def test_every_choice_is_among_the_oracles_best(config, slow):
+def test_every_cohort_is_optimal_for_the_oracle(config, slow):
     policy = config.build(context(SIZES, M))
     select, update = jax.jit(policy.select), jax.jit(policy.update)
     state = policy.init()
@@ -47,7 +47,7 @@ def test_every_choice_is_among_the_oracles_best(config, slow):
         state = update(state, selection, observation(latency))
 
 
-def test_untried_clients_count_as_one_and_nobody_is_swept_first():
+def test_untried_clients_score_one_without_an_initial_sweep():
     # A queue weight near 0 and a first client with reward 1: it ties with the untried ones.
     policy = CsUcbQ(queue_weight=1e-6, fairness=1e-3).build(context(SIZES, M))
     select, update = jax.jit(policy.select), jax.jit(policy.update)
@@ -59,7 +59,7 @@ def test_untried_clients_count_as_one_and_nobody_is_swept_first():
     assert not set(np.asarray(again.clients).tolist()) & set(np.asarray(selection.clients).tolist())
 
 
-def test_a_queue_that_never_sees_a_choice_only_grows():
+def test_queue_of_a_never_chosen_client_only_grows():
     # A published implementation never set b_k; ours must fall again after a choice.
     policy = CsUcbQ().build(context(SIZES, M))
     target = 0.5 * M * np.asarray(SIZES) / sum(SIZES)
@@ -86,7 +86,7 @@ def with_queues():
 
 
 @pytest.mark.parametrize("error", ["raised", "all_clients", "queue_only_grows"])
-def test_published_errors_of_cs_ucb_q_choose_others(error):
+def test_published_errors_of_cs_ucb_q_change_the_cohorts(error):
     """Replays our choices and counts the rounds in which the erroneous rule ranks otherwise."""
     policy = with_queues()
     state, slow = policy.init(), oracle.CsUcbQ(SIZES, M, beta=0.4, phi=0.7)

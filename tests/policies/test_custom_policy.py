@@ -43,12 +43,12 @@ def policy(file):
     return runpy.run_path(str(file))["EpsilonGreedy"]
 
 
-def test_it_is_twenty_lines(source):
+def test_custom_policy_has_at_most_twenty_lines(source):
     lines = source[source.index("class ") :].splitlines()
     assert sum(bool(line.strip()) for line in lines) <= 20
 
 
-def test_it_runs_without_learning_and_learns_which_are_fast(policy):
+def test_custom_policy_finds_fast_clients_without_learning(policy):
     own, random = (
         jax.device_get(simulate(BASE.replace(policy=policy(explore=share)), jax.random.key(0)))
         for share in (0.1, 1.0)
@@ -57,7 +57,7 @@ def test_it_runs_without_learning_and_learns_which_are_fast(policy):
     assert (own.counts[:10] > own.counts[10:].max()).sum() >= 5
 
 
-def test_it_trains(policy):
+def test_custom_policy_trains_a_model(policy):
     config = presets.digits_small(policy()).replace(
         num_rounds=20, eval_every=20, track_regret=False, privacy=NoPrivacy()
     )
@@ -66,7 +66,7 @@ def test_it_trains(policy):
     assert 0.1 < np.asarray(result.test_accuracy)[-1] < 1
 
 
-def test_its_number_is_swept_in_one_compilation_and_is_a_coordinate(policy):
+def test_policy_parameter_is_swept_in_one_compilation(policy):
     shares = [0.0, 0.5, 1.0]
     configs = [BASE.replace(policy=policy(explore=share)) for share in shares]
     keys = jax.random.split(jax.random.key(1), 2)
@@ -77,12 +77,12 @@ def test_its_number_is_swept_in_one_compilation_and_is_a_coordinate(policy):
     np.testing.assert_array_equal(data.clients[1, 1], one.clients)
 
 
-def test_its_rule_is_checked_at_the_door(policy):
+def test_policy_parameter_bounds_are_validated(policy):
     with pytest.raises(ConfigError, match=r"policy\.explore = 2\.0: .*<= 1"):
         simulate(SimConfig(policy=policy(explore=2.0), learning=None), jax.random.key(0))
 
 
-def test_a_config_file_keeps_it(policy):
+def test_config_file_round_trips_a_custom_policy(policy):
     config = SimConfig(policy=policy(explore=0.25), learning=None)
     again = config_file.loads(config_file.dumps(config))
     assert type(again.policy).__name__ == "EpsilonGreedy"
@@ -91,7 +91,7 @@ def test_a_config_file_keeps_it(policy):
     assert type(named("epsilon_greedy")).__name__ == "EpsilonGreedy"
 
 
-def test_the_command_line_loads_it(file, tmp_path):
+def test_command_line_loads_a_custom_policy(file, tmp_path):
     arguments = ["compare", "--load", str(file), "--policies", "epsilon_greedy", "--rounds", "6"]
     arguments += ["--set", "learning=none", "--set", "privacy=none", "--seeds", "1"]
     arguments += ["--out", str(tmp_path), "--no-figures", "--no-report"]
@@ -109,7 +109,7 @@ def test_the_command_line_loads_it(file, tmp_path):
         ("score[:5]", r"clients \(5,\) float32"),
     ],
 )
-def test_a_selection_of_the_wrong_form_is_named(source, tmp_path, returned, message):
+def test_selection_with_wrong_shape_or_dtype_is_refused(source, tmp_path, returned, message):
     wrong = source.replace("top_clients(score, available, context.num_selected, ties)", returned)
     wrong = wrong.replace(
         "by_data_size(clients,", "Selection(clients, clients * 0.0 + 0.2) if 1 else ("
@@ -124,15 +124,17 @@ def test_a_selection_of_the_wrong_form_is_named(source, tmp_path, returned, mess
         simulate(config, jax.random.key(0))
 
 
-def test_a_policy_that_returns_something_else_is_told_what_to_return(source, tmp_path):
+def test_wrong_return_type_of_select_is_refused(source, tmp_path):
     path = tmp_path / "bare.py"
     path.write_text(source.replace(", no_info()", ""))
     config = SimConfig(learning=None, policy=runpy.run_path(str(path))["EpsilonGreedy"]())
-    with pytest.raises(TypeError, match=r"select returned Selection: must be \(Selection, Info\)"):
+    with pytest.raises(
+        TypeError, match=r"select returned Selection, but must return \(Selection, Info\)"
+    ):
         simulate(config, jax.random.key(0))
 
 
-def test_a_file_that_cannot_be_loaded_is_one_line(tmp_path):
+def test_broken_policy_file_gives_a_one_line_error(tmp_path):
     path = tmp_path / "broken.py"
     path.write_text("def (")
     error = CliRunner().invoke(program(), ["compare", "--load", str(path)]).exception
@@ -140,12 +142,12 @@ def test_a_file_that_cannot_be_loaded_is_one_line(tmp_path):
     assert "SyntaxError" in str(error)
 
 
-def test_an_unknown_name_is_answered_with_the_nearest_and_a_hint():
+def test_unknown_policy_name_suggests_the_nearest():
     with pytest.raises(ConfigError, match=r"Did you mean 'power_of_choice'.*--load FILE"):
         named("power_of_choise")
 
 
-def test_the_librarys_names_cannot_be_taken(source):
+def test_built_in_policy_names_are_reserved(source):
     code = source.replace('"epsilon_greedy"', '"round_robin"')
     program = f"{code}\nfrom pause_jax.policies import named\nnamed('round_robin')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -153,7 +155,7 @@ def test_the_librarys_names_cannot_be_taken(source):
     assert "EpsilonGreedy.name = 'round_robin': is already used by pause_jax" in done.stderr
 
 
-def test_its_mistake_shows_before_any_run(policy: Any, monkeypatch):
+def test_invalid_policy_setting_is_refused_before_any_run(policy: Any, monkeypatch):
     class Broken(policy):
         name = "broken"
 

@@ -134,13 +134,22 @@ class Holds(PolicyConfig):
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        (Loss(), r"Loss: reads observation\.loss, .*reads = \('loss',\)"),
-        (SquareLoss(), r"SquareLoss: reads observation\.square_loss, .*reads = \('square_loss',\)"),
-        (Update(), r"Update: reads observation\.update, .*reads = \('update',\)"),
-        (ByPlace(), r"ByPlace: reads observation\.loss, "),
-        (Both(), r"Both: reads observation\.square_loss, .*reads = \('loss', 'square_loss'\)"),
-        (Hides(), r"Hides\.releases: follows from `reads`"),
-        (Asks(), r"Asks: asks for losses, .*reads = \('answer\.loss',\)"),
+        (Loss(), r"Loss: reads observation\.loss without .*reads = \('loss',\)"),
+        (
+            SquareLoss(),
+            r"SquareLoss: reads observation\.square_loss without .*reads = \('square_loss',\)",
+        ),
+        (Update(), r"Update: reads observation\.update without .*reads = \('update',\)"),
+        (ByPlace(), r"ByPlace: reads observation\.loss without "),
+        (
+            Both(),
+            r"Both: reads observation\.square_loss without .*reads = \('loss', 'square_loss'\)",
+        ),
+        (Hides(), r"Hides\.releases: must not be set"),
+        (
+            Asks(),
+            r"Asks: asks for losses without declaring .*reads = \('answer\.loss',\)",
+        ),
     ],
 )
 def test_policy_that_reads_undeclared_field_is_refused_before_any_run(policy, words):
@@ -176,7 +185,7 @@ def test_undeclared_field_is_none_even_if_nothing_fails():
     assert observation.server_loss is None
 
 
-def test_failure_that_is_no_reading_is_raised_as_it_is():
+def test_unrelated_error_in_update_is_raised_unchanged():
     class Fails(Reader):
         def read(self, observation):
             raise ZeroDivisionError("of the policy")
@@ -192,7 +201,7 @@ def test_guide_policy_declares_what_it_reads():
     assert names["LargestLoss"]().releases == ("the training loss of each chosen client",)
 
 
-def test_policy_reads_what_policies_in_its_fields_read():
+def test_policy_inherits_reads_of_nested_policies():
     assert Holds().releases == Oort().releases != ()
     assert Holds(inner=Random()).releases == ()
     policy_of(Holds(), network.context([1.0] * 5, 3))
@@ -237,12 +246,15 @@ class Forgets(Turns):
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        (Grows(), r"Grows\.update: state is float32 of shape \(13,\); .*float32 .*\(12,\)"),
-        (Turns(), r"Turns\.update: state\['rank'\] is float32 .*; must be int32 of shape \(12,\)"),
-        (Forgets(), r"Forgets\.update: returns a state PyTreeDef\(\(\)\); must be as in init"),
+        (Grows(), r"Grows\.update returned state as float32 of shape \(13,\), .*float32 .*\(12,\)"),
+        (
+            Turns(),
+            r"Turns\.update returned state\['rank'\] as float32 .* returns int32 of shape \(12,\)",
+        ),
+        (Forgets(), r"Forgets\.update returned .* structure PyTreeDef\(\(\)\), but init returns"),
     ],
 )
-def test_a_state_of_another_form_is_named(policy, words):
+def test_state_that_changes_structure_or_dtype_is_refused(policy, words):
     with pytest.raises(ConfigError, match=words) as refused:
         check_policy(policy)
     assert "\n" not in str(refused.value)
@@ -315,7 +327,7 @@ class DrawsInSelect(Reader):
         (DrawsInSelect(), "called again"),
     ],
 )
-def test_a_policy_that_remembers_in_python_is_found(policy, where):
+def test_impure_policy_is_refused(policy, where):
     with pytest.raises(AssertionError, match=rf"{type(policy).__name__}: {where}.* not pure"):
         check_pure(policy, network.context([1.0] * 5, 3))
 
@@ -336,7 +348,7 @@ class Broken(PolicyConfig):
         return Policy(lambda: (), select, lambda state, *rest: state)
 
 
-def test_a_run_that_broke_its_contract_warns_once():
+def test_run_that_breaks_the_contract_warns_once():
     config = BASE.replace(policy=Broken())
     with pytest.warns(BrokenContract) as seen:
         simulate(config, KEY)
@@ -363,7 +375,7 @@ def test_sound_runs_and_traces_do_not_warn():
     assert found.tolist() == [4, 4]
 
 
-def test_equal_keys_are_refused_wherever_there_are_several():
+def test_equal_keys_are_refused():
     keys = jax.random.split(KEY, 3)
     keys = keys[np.array([0, 1, 2, 1])]
     for several in (sweep, lambda c, k: regret.measure({"one": c}, k)):

@@ -39,7 +39,7 @@ def off(members, expected):
     )
 
 
-def test_each_client_has_its_own_probability_and_cohorts_their_size():
+def test_draws_match_inclusion_probabilities_and_cohort_size():
     members = cohorts(P, M)
     assert off(members, P).max() < 4.5
     np.testing.assert_array_equal(members.sum(axis=1), M)
@@ -49,7 +49,7 @@ def test_each_client_has_its_own_probability_and_cohorts_their_size():
     assert off(proportional, P).max() > 20
 
 
-def test_pairs_repel_and_all_that_can_occur_do():
+def test_pairs_repel_and_every_possible_pair_occurs():
     members = cohorts(P, M)
     rng = np.random.default_rng(0)
     slow = np.zeros((10_000, len(P)), int)
@@ -66,7 +66,7 @@ def test_pairs_repel_and_all_that_can_occur_do():
     assert (members[:, 5] & members[:, 1]).any()
 
 
-def test_rounding_of_a_probability_does_not_change_who_is_drawn():
+def test_rounding_of_probabilities_does_not_change_the_draw():
     halves = np.full(8, 0.5)
     nudged = halves + 1e-7 * np.asarray([1, -1, 1, -1, 2, -2, 1, -1])
     one, other, moved = (cohorts(p, 4, draws=2000) for p in (halves, nudged, halves[::-1] + P8))
@@ -74,7 +74,7 @@ def test_rounding_of_a_probability_does_not_change_who_is_drawn():
     assert (one != moved).any(axis=1).mean() > 0.1, "negative control: other probabilities"
 
 
-def test_fewer_than_m_come_first_and_the_others_only_fill_up():
+def test_clients_with_probability_come_before_fillers():
     p = np.array([1.0, 0.0, 0.5, 0.5, 0.0], np.float32)
     keys = jax.random.split(jax.random.key(0), 20)
     for clients in np.asarray(often(p, 4, keys, dep_round)):
@@ -82,7 +82,7 @@ def test_fewer_than_m_come_first_and_the_others_only_fill_up():
         assert set(clients[:2].tolist()) in ({0, 2}, {0, 3})
 
 
-def test_many_clients_of_small_probability_keep_it():
+def test_small_probabilities_of_many_clients_are_exact():
     weight = np.arange(1.0, 601.0)
     p = np.asarray(inclusion(weight, weight > 0, 16.0))
     members = cohorts(p, 16, draws=2000)
@@ -99,14 +99,14 @@ WEIGHTS = st.lists(st.floats(0.01, 50), min_size=5, max_size=5)
 
 @settings(deadline=None)
 @given(WEIGHTS, st.lists(st.booleans(), min_size=5, max_size=5), st.floats(0.1, 5))
-def test_the_allocation_is_the_oracles(weight, among, total):
+def test_allocation_matches_the_oracle(weight, among, total):
     total = min(total, float(sum(among)))
     got = np.asarray(inclusion(np.array(weight), np.array(among), total))
     np.testing.assert_allclose(got, oracle.allocation(weight, among, total), atol=2e-5)
     np.testing.assert_allclose(got.sum(), total, rtol=1e-5, atol=1e-6)
 
 
-def test_nobody_or_too_few_can_be_drawn():
+def test_draws_work_with_too_few_or_no_clients():
     weight = np.array([3.0, 1.0, 2.0])
     np.testing.assert_array_equal(inclusion(weight, weight < 0, 2.0), 0)
     np.testing.assert_array_equal(inclusion(weight, weight > 1, 3.0), [1, 0, 1])

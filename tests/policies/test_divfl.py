@@ -56,7 +56,7 @@ def active(selection):
     return np.asarray(selection.clients)[np.asarray(selection.weights) > 0].tolist()
 
 
-def test_the_choice_is_the_greedy_one_and_near_the_best():
+def test_cohort_is_greedy_and_near_optimal():
     rng, fast, better = np.random.default_rng(0), jax.jit(greedy, static_argnums=3), 0
     for _ in range(40):
         apart, known, among = network(rng)
@@ -95,7 +95,7 @@ def test_weights_are_shares_of_nearest_neighbours():
     assert differs >= 20
 
 
-def test_everybody_is_received_once_before_anybody_is_compared():
+def test_every_client_is_received_once_before_comparisons():
     # The program takes all gradients in its first round, and charges nothing.
     policy = compiled(DivFl())
     state, rng, order = policy.init(), np.random.default_rng(2), []
@@ -110,7 +110,7 @@ def test_everybody_is_received_once_before_anybody_is_compared():
     assert len(first) > 9
 
 
-def test_a_run_of_select_is_the_oracles_over_those_who_are_available():
+def test_select_matches_the_oracle_on_available_clients():
     rng = np.random.default_rng(3)
     updates = rng.standard_normal((K, D)).astype(np.float32)
     apart = np.linalg.norm(updates[:, None] - updates[None], axis=2)
@@ -127,7 +127,7 @@ def test_a_run_of_select_is_the_oracles_over_those_who_are_available():
             np.testing.assert_allclose(found, oracle.shares(apart, range(K), expected), rtol=1e-5)
 
 
-def test_only_the_received_renew_their_update_and_its_distances():
+def test_only_received_updates_change_distances():
     updates = np.random.default_rng(4).standard_normal((K, D)).astype(np.float32)
     selection = Selection(np.array([1, 6, 2]), np.array([0.5, 0.5, 0.0], np.float32))
     seen = observation(np.ones(M), update=np.full((M, D), 9.0), received=[True, False, True])
@@ -139,7 +139,7 @@ def test_only_the_received_renew_their_update_and_its_distances():
     np.testing.assert_allclose(new.distance, apart, atol=1e-5)
 
 
-def test_equal_updates_are_chosen_among_at_random_and_bad_ones_do_no_harm():
+def test_equal_updates_are_tied_at_random_and_nonfinite_ones_ignored():
     policy = compiled(DivFl())
     state = learned(policy, np.ones((K, D)))
     first = [active(policy.select(key, state, ROUND, EVERYONE)[0])[0] for key in KEYS]
@@ -152,7 +152,7 @@ def test_equal_updates_are_chosen_among_at_random_and_bad_ones_do_no_harm():
     np.testing.assert_allclose(np.asarray(selection.weights).sum(), 1, rtol=1e-5)
 
 
-def test_state_beyond_the_memory_is_refused(monkeypatch):
+def test_state_larger_than_memory_is_refused(monkeypatch):
     config = presets.digits_small().replace(num_rounds=2, policy=DivFl())
     size = 4 * config.num_clients * 2410  # K d floats at least
     monkeypatch.setattr(memory, "machine_bytes", lambda: size)

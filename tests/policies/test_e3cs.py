@@ -43,7 +43,7 @@ def played(config=CONFIG):
     return tuple(rounds)
 
 
-def test_the_last_round_without_a_floor_learns_without_it():
+def test_last_round_without_a_floor_updates_without_it():
     """Of 100 rounds the first 24 have no floor."""
     states = []
     for config in (E3cs(quota=0.3, schedule="late"), E3cs(quota=0.0)):
@@ -68,7 +68,7 @@ def replay(bug="", config=CONFIG):
 allocation = jax.jit(allocated, static_argnums=2)
 
 
-def test_weights_and_probabilities_are_the_oracles():
+def test_weights_and_probabilities_match_the_oracle():
     full, few = 0, 0
     for slow, available, chosen, state in replay():
         np.testing.assert_allclose(state.log_weight, slow.log_weight, rtol=1e-4, atol=1e-5)
@@ -85,7 +85,7 @@ def test_weights_and_probabilities_are_the_oracles():
 
 
 @pytest.mark.parametrize("bug", BUGS)
-def test_errors_give_other_probabilities(bug):
+def test_oracle_mutants_give_different_probabilities(bug):
     runs = zip(replay(), replay(bug), strict=True)
     gaps = [
         np.abs(right.probabilities(here)[0] - wrong.probabilities(here)[0]).max()
@@ -94,7 +94,7 @@ def test_errors_give_other_probabilities(bug):
     assert max(gaps) > 0.05
 
 
-def test_a_draw_has_the_probabilities_and_one_after_the_other_has_not():
+def test_draws_have_the_exact_probabilities_unlike_sequential_draws():
     steps = [(slow.probabilities(here)[0], here, state) for slow, here, _, state in replay()]
     p, available, state = steps[-2]
     policy, draws = CONFIG.build(context(SIZES, M)), 20_000
@@ -112,7 +112,7 @@ def test_a_draw_has_the_probabilities_and_one_after_the_other_has_not():
     assert off(members(lambda key: draw_clients(jnp.asarray(p), here, M, key)), p).max() > 10
 
 
-def test_with_a_full_quota_it_is_uniform_and_the_late_schedule_waits_a_quarter():
+def test_full_quota_is_uniform_and_late_schedule_waits_a_quarter():
     here = np.array([True] * 6 + [False] * 2)
     uneven = np.linspace(0.0, 9.0, K)
     np.testing.assert_allclose(allocation(uneven, here, M, 1.0), np.where(here, 0.5, 0), rtol=1e-6)
@@ -134,7 +134,7 @@ LONG = SimConfig(
 )
 
 
-def test_it_prefers_who_arrives_and_keeps_the_floor():
+def test_returning_clients_are_preferred_and_the_floor_holds():
     def run(policy):
         record = ("in_time", "counts")
         result = simulate(LONG.replace(policy=policy), jax.random.key(0), record=record)

@@ -17,7 +17,7 @@ RELEASE = {"rpow_d", "oort"}
 TRAINED = ("fedcs", "rpow_d", "oort", "hics_fl", "all")
 
 
-def test_there_are_many_and_each_says_what_it_does():
+def test_every_policy_has_a_description():
     assert len(NAMED) >= 18
     for policy in NAMED.values():
         assert policy.name
@@ -43,7 +43,7 @@ def learned():
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_it_trains_a_model(name, learned):
+def test_every_policy_trains_a_model(name, learned):
     config = LEARN.replace(policy=NAMED[name])
     run = learned.sel(config=name).isel(slot=slice(config.cohort_size))
     clients = run.clients.values

@@ -54,7 +54,7 @@ def test_a_lost_update_counts_as_participation():
     np.testing.assert_array_equal(*rates)
 
 
-def test_rates_cohorts_and_weights_are_the_oracles():
+def test_rates_cohorts_and_weights_match_the_oracle():
     sizes = set()
     for slow, available, weight, rate, chosen in replay():
         np.testing.assert_allclose(rate, slow.rate, rtol=1e-4)
@@ -69,7 +69,7 @@ def test_rates_cohorts_and_weights_are_the_oracles():
 
 
 @pytest.mark.parametrize("bug", ["absent", "early", "variance"])
-def test_errors_show(bug):
+def test_oracle_mutants_are_detected(bug):
     other = 0
     for slow, available, weight, _, chosen in replay(bug):
         cohort = slow.choose(available)
@@ -81,7 +81,7 @@ def test_errors_show(bug):
     assert other > 5
 
 
-def test_at_first_all_are_equal():
+def test_first_round_is_uniform():
     policy = CONFIG.build(context(SIZES, M))
 
     @jax.jit
@@ -101,7 +101,7 @@ def bias(weight, sizes):
     return np.abs(weight[1000:].mean(axis=0) - np.asarray(sizes) / np.sum(sizes)).sum()
 
 
-def test_its_average_is_that_of_all_data_though_clients_come_and_go():
+def test_average_is_unbiased_with_intermittent_clients():
     sizes, probability = (1, 2, 3, 5, 8) * 4, (0.9, 0.3, 0.6, 0.4, 0.95) * 4
     many = {"rounds": 5000, "sizes": sizes, "m": 5, "probability": probability}
     _, weight, _ = played(F3ast(), **many)
@@ -111,7 +111,7 @@ def test_its_average_is_that_of_all_data_though_clients_come_and_go():
     assert bias(weight, sizes) > 0.2
 
 
-def test_where_clients_lack_only_weights_that_are_not_scaled_are_unbiased():
+def test_unscaled_weights_are_unbiased_with_too_few_clients():
     _, weight, rate = played(F3ast(), **LONG)
     chosen = weight > 0
     later = rate + 0.01 * (chosen - rate)
@@ -119,7 +119,7 @@ def test_where_clients_lack_only_weights_that_are_not_scaled_are_unbiased():
     assert bias(weight, SIZES) > 0.1
 
 
-def test_without_absences_it_takes_part_in_proportion_to_the_data():
+def test_participation_is_proportional_to_data_without_absences():
     _, weight, _ = played(F3ast(), probability=1.0, rounds=4000)
     rate = (weight[1000:] > 0).mean(axis=0)
     # Those of more than 1/m of the data are in every round, and the others share the rest.

@@ -30,7 +30,7 @@ def embeddings(rng):
 # --- the Gaussian process
 
 
-def test_the_likelihood_is_that_of_the_whole_matrix_and_so_is_its_gradient():
+def test_likelihood_and_gradient_match_the_full_matrix():
     value, slope = jax.jit(surprise), jax.jit(jax.grad(surprise))
     rng = np.random.default_rng(0)
     for _ in range(10):
@@ -48,7 +48,7 @@ def test_the_likelihood_is_that_of_the_whole_matrix_and_so_is_its_gradient():
         )
 
 
-def test_clients_are_chosen_greedily_each_given_those_before():
+def test_clients_are_chosen_greedily():
     choose, rng = jax.jit(correlated, static_argnums=4), np.random.default_rng(2)
     without, by_share = 0, 0
     for _ in range(40):
@@ -103,13 +103,13 @@ def played(config, rounds, rng, available=lambda t: EVERYONE, lost=()):
 AT_RANDOM = {1, 2, 3, 4, 6, 9, 12}
 
 
-def test_all_are_asked_before_and_after_each_random_cohort_and_only_then():
+def test_all_clients_are_asked_only_around_random_rounds():
     seen = played(SMALL, 12, np.random.default_rng(3))
     for t, (asked, *_) in enumerate(seen, start=1):
         assert asked.all() == asked.any() == (t in AT_RANDOM or t - 1 in AT_RANDOM), t
 
 
-def test_the_changes_after_random_cohorts_are_fitted_as_in_the_oracle():
+def test_fit_to_loss_changes_matches_the_oracle():
     rng = np.random.default_rng(4)
     # Client 2 is away in round 3, so two of its changes are not known; nobody reports in round 10.
     away = np.arange(K) == 2
@@ -129,7 +129,7 @@ def test_the_changes_after_random_cohorts_are_fitted_as_in_the_oracle():
     assert len(data) == 5
 
 
-def test_the_fit_finds_clients_whose_losses_are_correlated():
+def test_fit_finds_correlated_clients():
     """The losses of clients 0 to 3 move together, each other loss alone."""
     rng = np.random.default_rng(6)
     config = FedCor(warmup=30, features=F, window=30, discount=1.0)
@@ -152,7 +152,7 @@ def test_the_fit_finds_clients_whose_losses_are_correlated():
     assert (np.asarray(selection.clients) < 4).sum() == 1
 
 
-def test_random_rounds_are_random_and_the_others_the_oracles():
+def test_rounds_after_the_random_ones_match_the_oracle():
     rng = np.random.default_rng(5)
     here = np.arange(K) != 4
     seen = played(SMALL, 12, rng, lambda t: here if t == 8 else EVERYONE)
@@ -173,7 +173,7 @@ def test_random_rounds_are_random_and_the_others_the_oracles():
     assert planned <= 3
 
 
-def test_many_random_rounds_choose_everybody_alike():
+def test_random_rounds_choose_all_clients_equally_often():
     init, _, _, select, _ = compiled(SMALL)
     choose = jax.jit(jax.vmap(select, in_axes=(0, None, None, None)))
     keys = jax.random.split(jax.random.key(0), 3000)
@@ -183,7 +183,7 @@ def test_many_random_rounds_choose_everybody_alike():
     assert np.abs(found - np.minimum(M * SHARE, 1)).max() > 0.2
 
 
-def test_questions_cost_time_and_release_losses():
+def test_queries_cost_time_and_release_losses():
     config = presets.digits_small().replace(num_rounds=9, policy=SMALL, track_regret=False)
     config = config.override({"learning.model": Linear()}).replace(privacy=NoPrivacy())
     run = simulate(config, jax.random.key(0), record=("queried", "query_seconds"))

@@ -38,7 +38,7 @@ def ours(update, upload, usable, most, deadline):
     return set(np.flatnonzero(mask).tolist())
 
 
-def test_the_accepted_are_the_oracles():
+def test_accepted_clients_match_the_oracle():
     sizes, plain = set(), 0
     for update, upload, usable, most, deadline in instances():
         candidates = np.flatnonzero(usable).tolist()
@@ -55,7 +55,7 @@ def test_the_accepted_are_the_oracles():
     assert plain >= 3
 
 
-def test_a_hand_made_instance():
+def test_hand_made_instance():
     # Client 0 is accepted first (1.1 s); 1's update then overlaps with 0's upload: 1.1 + 0.2.
     update, upload = np.array([1.0, 1.1, 5.0, 0.9]), np.array([0.1, 0.2, 0.1, 0.8])
     everyone = np.ones(4, bool)
@@ -103,7 +103,7 @@ def many(config, probability, keys):
 
 
 @pytest.mark.parametrize("deadline", [0.25, 0.4, 0.8, 4.9])
-def test_the_policy_is_the_oracle_on_the_asked(deadline):
+def test_policy_matches_the_oracle_on_its_candidates(deadline):
     for available, asked, chosen, weights in zip(*rounds(deadline, 0.7), strict=True):
         assert not (asked & ~available).any()
         assert asked.sum() == min(5, available.sum())
@@ -143,7 +143,7 @@ def test_candidates_are_uniform_among_the_available():
     assert np.abs(taken - taken.mean()).max() > 20 * spread
 
 
-def test_a_run_pays_for_its_requests():
+def test_resource_requests_cost_time():
     config = SimConfig(
         num_clients=K, num_selected=M, num_rounds=20, learning=None, track_regret=False
     )

@@ -54,7 +54,7 @@ def test_each_client_leads_equally_often():
     assert np.abs(last - 1 / M).max() < 0.05
 
 
-def test_values_are_those_of_the_permutations_and_truncated():
+def test_values_match_truncated_permutations():
     rng, cut = np.random.default_rng(0), 0
     for seed in range(8):
         table, slow = game(rng)
@@ -71,7 +71,7 @@ def test_values_are_those_of_the_permutations_and_truncated():
     assert cut >= 3
 
 
-def test_many_permutations_come_to_the_definition_and_all_of_them_are_it():
+def test_values_converge_to_the_definition_with_more_permutations():
     rng = np.random.default_rng(1)
     table, slow = game(rng)
     exact = np.array(oracle.exact(slow, M))
@@ -85,7 +85,7 @@ def test_many_permutations_come_to_the_definition_and_all_of_them_are_it():
     assert few > many
 
 
-def test_a_coalition_averages_its_own_received_updates():
+def test_coalition_averages_its_received_updates():
     weights, seen = jnp.asarray([0.1, 0.2, 0.3, 0.4]), []
 
     def loss(own):
@@ -137,7 +137,7 @@ def active(selection):
     return set(selection.clients[selection.active].tolist())
 
 
-def test_the_largest_averages_are_chosen_after_each_was_received():
+def test_largest_averages_are_chosen_after_all_were_received():
     worth = np.array([0.3, 0.9, -0.2, 0.5, 0.1, 0.7, 0.25])
     played = Played(GreedyFed(), worth)
     first = played.choose(0)
@@ -197,7 +197,7 @@ def whole(r):
     return before - after
 
 
-def test_in_a_run_the_values_of_a_cohort_add_up_to_what_it_gained():
+def test_values_of_a_cohort_sum_to_its_loss_reduction():
     config = HELD.replace(policy=GreedyFed(tolerance=0.0))
     run = simulate(config, KEY, record=("clients", "counts", value, whole))
     first = np.asarray(run.value)[0]
@@ -206,7 +206,7 @@ def test_in_a_run_the_values_of_a_cohort_add_up_to_what_it_gained():
     assert np.unique(np.asarray(run.clients)[:6]).size == config.num_clients, "a sweep"
 
 
-def test_the_server_measures_the_model_before_the_round_plus_the_weighted_updates():
+def test_server_loss_is_of_the_model_plus_weighted_updates():
     learning, data = HELD.learning, HELD.learning.load(HELD.num_clients)
     learner = learner_of(HELD, data)
     state = jax.device_get(jax.jit(lambda: learner.init(keys.streams(KEY)))())
@@ -236,7 +236,7 @@ def test_the_server_measures_the_model_before_the_round_plus_the_weighted_update
     assert learning.validation == 100
 
 
-def test_held_samples_change_nothing_but_the_score_of_other_policies():
+def test_validation_samples_affect_only_the_score_of_other_policies():
     config = HELD.replace(policy=Random())
     plain = config.override({"learning.validation": 0})
     record = ("clients", "train_loss", "test_loss")
@@ -248,7 +248,7 @@ def test_held_samples_change_nothing_but_the_score_of_other_policies():
     assert (held.test_loss != all_scored.test_loss).any()
 
 
-def test_where_rounds_overlap_it_values_the_answers_of_a_step():
+def test_updates_of_a_server_step_are_valued_with_overlapping_rounds():
     """These are two, and a cohort has three."""
     config = LEARN.replace(
         policy=GreedyFed(), num_selected=3, num_rounds=5,
@@ -259,9 +259,9 @@ def test_where_rounds_overlap_it_values_the_answers_of_a_step():
     assert np.isfinite(result.test_loss[-1])
 
 
-def test_without_such_samples_and_with_bad_settings_it_is_refused():
+def test_missing_validation_samples_and_bad_settings_are_refused():
     for changes, words in (
-        ({"learning.validation": 0}, r"policy = greedyfed: the server has no validation samples"),
+        ({"learning.validation": 0}, r"policy = greedyfed: needs validation samples"),
         ({"learning.validation": 360}, r"learning.validation = 360: must be < 360"),
         ({"policy.sweeps": 0}, r"sweeps = 0: must be a whole number, >= 1"),
         ({"policy.tolerance": -1.0}, r"tolerance = -1.0: must be"),

@@ -77,7 +77,7 @@ def groups_of(label):
     return sorted(sorted(np.flatnonzero(label == c).tolist()) for c in set(np.asarray(label)))
 
 
-def test_the_entropy_is_that_of_the_output_layers_bias():
+def test_entropy_is_computed_from_the_output_layers_bias():
     updates = labelled(np.random.default_rng(0))
     state = learned(updates)
     expected = [oracle.entropy(each, 0.003) for each in updates[:, 2 : 2 + C]]
@@ -90,7 +90,7 @@ compiled_arccos = jax.jit(arccos)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_clusters_are_wards_and_not_those_of_the_rows(seed):
+def test_clusters_match_ward_on_distances_not_on_rows(seed):
     rng = np.random.default_rng(seed)
     layers, h = rng.standard_normal((12, C, 1 + H)), rng.random(12)
     angles = np.asarray(compiled_arccos(layers.reshape(12, -1)))
@@ -101,7 +101,7 @@ def test_clusters_are_wards_and_not_those_of_the_rows(seed):
         assert groups_of(ward_labels(apart, number)) == oracle.clusters(apart, number)
 
 
-def test_the_draws_have_the_chances_of_the_oracle():
+def test_draws_have_the_oracles_probabilities():
     # Three clusters, of a cohort of two: the program counts clusters in a list of m.
     label, taste = np.array([0, 0, 0, 1, 1, 2, 2, 2]), np.array([0.3, -0.5, 1.5], np.float32)
     groups = [[0, 1, 2], [3, 4], [5, 6, 7]]
@@ -123,7 +123,7 @@ def test_the_draws_have_the_chances_of_the_oracle():
             assert deviations(found, by_client).max() > 8
 
 
-def test_the_mean_entropy_of_a_cluster_is_over_the_known():
+def test_mean_entropy_of_a_cluster_ignores_unseen_clients():
     h, label = np.array([1.0, 2.0, 6.0, 5.0]), np.array([0, 0, 0, 2])
     known = np.array([True, True, False, True])
     found = jax.jit(cluster_means, static_argnums=3)(h, label, known, 4)
@@ -155,7 +155,7 @@ def test_balanced_clients_are_preferred_and_less_so_towards_the_end():
             assert found[4:].sum() > 3 * found[:4].sum()
 
 
-def test_everybody_is_received_once_also_if_the_cohort_does_not_divide_the_clients():
+def test_every_client_is_received_once_for_any_cohort_size():
     # The program leaves out the last K mod m.
     policy = HicsFl().build(network(3))
     state, seen, select = policy.init(), [], jax.jit(policy.select)
@@ -176,7 +176,7 @@ def test_everybody_is_received_once_also_if_the_cohort_does_not_divide_the_clien
     np.testing.assert_array_equal(compiled_update(3)(state, selection, lost).seen, state.seen)
 
 
-def test_absent_clients_are_not_drawn_and_bad_updates_do_no_harm():
+def test_absent_clients_and_nonfinite_updates_are_ignored():
     updates = labelled(np.random.default_rng(2))
     updates[2] = np.nan
     updates[6, 3] = np.inf

@@ -14,7 +14,7 @@ from pause_jax.policies.clustered import PIECE_BYTES, call_on_host
 LIKE = jax.ShapeDtypeStruct((), jnp.float32)
 
 
-def test_arguments_arrive_whole():
+def test_host_call_receives_complete_arguments():
     seen = []
 
     def note(*given: np.ndarray) -> np.float32:
@@ -62,7 +62,7 @@ with ThreadPoolExecutor(2) as pool:
 
 
 @pytest.mark.slow
-def test_two_programs_that_call_the_host_at_once_do_not_wait_for_each_other_for_ever():
+def test_concurrent_host_calls_do_not_deadlock():
     two_threads = {**os.environ, "PJRT_NPROC": "2", "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", MEET]
     done = subprocess.run(

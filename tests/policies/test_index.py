@@ -43,7 +43,7 @@ def values(index, state, round):
     return np.asarray(jax.jit(index.value)(jax.random.key(0), state, np.asarray(round)))
 
 
-def test_ucb_is_the_papers(history):
+def test_ucb_matches_the_paper(history):
     index, state = played(Ucb(speed_weight=3.0), history)
     slow = [
         3 * x.mean() + math.sqrt(3 * math.log(50) / len(x)) if len(x) else math.inf for x in history
@@ -107,7 +107,7 @@ def test_useful_rate_is_useful_updates_over_seconds(history):
     np.testing.assert_allclose(values(index, state, 50), slow, 1e-5)
 
 
-def test_a_stale_update_is_less_useful_and_a_lost_one_is_not():
+def test_stale_updates_are_less_useful_and_lost_ones_useless():
     index = UsefulRate(discount=0.7).build(context([1] * K, 3))
     selection = Selection(np.array([4, 1, 2]), np.array([0.5, 0.5, 0.0], np.float32))
     state = index.init()
@@ -142,7 +142,7 @@ class Erratic(Latency):
 
 
 @pytest.mark.slow
-def test_by_rate_more_useful_updates_come_a_second_than_by_mean_speed():
+def test_useful_rate_yields_more_useful_updates_than_mean_speed():
     config = SimConfig(
         num_clients=20, num_selected=1, num_rounds=600, latency=Erratic(), learning=None,
         reward=Reward(alpha=0.0, gamma=0.0), clock=Asynchronous(concurrency=4, buffer=1),
@@ -174,6 +174,6 @@ def total_regret():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", INDEX_RULES)
-def test_every_rule_runs_under_pause_and_its_regret_is_far_below_randoms(rule, total_regret):
+def test_every_index_has_far_less_regret_than_random(rule, total_regret):
     pause, random = (total_regret.sel(config=name) for name in (rule.name, "random"))
     assert pause < 0.75 * random

@@ -45,7 +45,7 @@ class Mixed(PolicyConfig):
         return Policy(lambda: tuple(policy.init() for policy in both), select, update)
 
 
-def test_it_round_trips_through_toml():
+def test_nested_policy_round_trips_through_toml():
     mine = Mixed(share=0.25, first=Pause(search=Annealing(chains=3)), fallback=Mixed(share=1.0))
     config = BANDIT.replace(policy=mine)
     assert config_file.loads(config_file.dumps(config)) == config
@@ -59,7 +59,7 @@ def test_it_round_trips_through_toml():
     assert changed.policy.fallback.fallback == policies.Oort()
 
 
-def test_it_sweeps_and_gets_its_ledger():
+def test_nested_policy_sweeps_and_has_a_ledger():
     configs = {
         f"share {share:g}": BANDIT.replace(policy=Mixed(share=share), track_regret=False)
         for share in (0.0, 1.0)

@@ -74,7 +74,7 @@ def played(rounds=60):
     return out
 
 
-def test_scores_are_the_oracles():
+def test_scores_match_the_oracle():
     thresholds = []
     for t, available, _, state, slow in played():
         eligible = np.flatnonzero(available)
@@ -90,7 +90,7 @@ def test_scores_are_the_oracles():
     assert (np.diff(thresholds) < 0).any()
 
 
-def test_numbers_of_exploited_and_explored_and_their_pools():
+def test_numbers_and_pools_of_exploited_and_explored_clients():
     both = 0
     for t, available, chosen, _, slow in played():
         eligible = np.flatnonzero(available)
@@ -153,7 +153,7 @@ def deviations(frequency, probability):
     return np.abs(frequency - probability) / spread
 
 
-def test_the_exploited_are_drawn_in_proportion_to_their_scores_above_the_cutoff():
+def test_exploited_clients_are_drawn_by_score_above_the_cutoff():
     state = CONFIG.build(NETWORK).init()
     last = 1 + np.arange(K) % 5
     utility = np.linspace(2, 30, K)[np.random.default_rng(3).permutation(K)]
@@ -176,7 +176,7 @@ def test_the_exploited_are_drawn_in_proportion_to_their_scores_above_the_cutoff(
     assert deviations(frequency, inclusion(score, 3)).max() > 20
 
 
-def test_the_explored_are_drawn_in_proportion_to_their_prior_within_the_window():
+def test_explored_clients_are_drawn_by_prior_within_the_window():
     state = CONFIG.build(NETWORK).init()
     prior = np.array(list(slow_oort().explore_scores(range(K)).values()))
     frequency = frequencies(state, 1, exploration=1.0, window=2.75)
@@ -252,7 +252,7 @@ def squares():
     return reported, each
 
 
-def test_the_square_loss_is_the_mean_over_all_samples_used():
+def test_square_loss_is_the_mean_over_all_samples_used():
     reported, each = squares()
     ours = np.asarray(reported(0.0))
     # Batches of 10 do not divide 23, 40 and 7.
@@ -267,7 +267,7 @@ def test_the_square_loss_is_the_mean_over_all_samples_used():
     assert (np.asarray(reported(0.05)) < 0.95 * ours).any()
 
 
-def test_utility_is_samples_times_the_root_of_the_square_loss():
+def test_utility_is_samples_times_root_mean_square_loss():
     used = jax.device_put(np.minimum(SIZES, 6).astype(np.float32))
     policy = CONFIG.build(context(SIZES, M, local_samples=used))
     chosen, square = np.array([7, 0, 20, 3]), np.array([4.0, 9.0, 0.25, 1.0])
@@ -279,7 +279,7 @@ def test_utility_is_samples_times_the_root_of_the_square_loss():
     np.testing.assert_array_equal(state.last_round[chosen], 1)
 
 
-def test_a_diverged_client_does_not_break_the_choice():
+def test_diverged_client_does_not_break_selection():
     policy = compiled()
     state = policy.init()
     for t in range(1, 40):

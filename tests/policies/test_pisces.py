@@ -54,7 +54,7 @@ def played(rounds=40):
 scores_of = jax.jit(CONFIG.scores)
 
 
-def test_scores_are_the_oracles():
+def test_scores_match_the_oracle():
     compared = 0
     for *_, scores, ours in played():
         for k, score in scores.items():
@@ -63,7 +63,7 @@ def test_scores_are_the_oracles():
     assert compared > 200
 
 
-def test_it_exploits_the_best_and_explores_as_many_as_it_drew():
+def test_best_clients_fill_slots_left_by_exploration():
     both = 0
     for t, available, chosen, fresh, scores, _ in played():
         here = np.flatnonzero(available)
@@ -93,7 +93,7 @@ def frequencies(state, round, rounds=4000):
     return np.bincount(chosen.ravel(), minlength=K) / rounds
 
 
-def test_a_binomial_number_is_explored_and_all_fresh_ones_are_as_likely():
+def test_number_explored_is_binomial_and_new_clients_are_equally_likely():
     state = CONFIG.build(NETWORK).init()
     state = state._replace(
         reports=(np.arange(K) < 8).astype(np.int32), utility=np.arange(1, 13, dtype=np.float32)
@@ -107,7 +107,7 @@ def test_a_binomial_number_is_explored_and_all_fresh_ones_are_as_likely():
         assert abs(found[8:].sum() - int(M * share)) > 0.1
 
 
-def test_in_rounds_its_score_is_oorts_utility():
+def test_score_equals_oort_utility_without_overlap():
     seen = observation(np.ones(M), square_loss=[4.0, 9.0, 0.25])
     selection, states = Selection(np.arange(M), np.full(M, 1 / M, np.float32)), []
     for config in (CONFIG, Oort()):
@@ -116,7 +116,7 @@ def test_in_rounds_its_score_is_oorts_utility():
     np.testing.assert_allclose(scores_of(states[0]), states[1].utility, rtol=1e-6)
 
 
-def test_what_did_not_arrive_or_is_not_finite_makes_no_score():
+def test_lost_or_nonfinite_updates_have_no_score():
     policy, clients = compiled(), np.array([7, 0, 4])
     selection = Selection(clients, np.full(M, 1 / M, np.float32))
     square = np.asarray([np.nan, np.inf, 4.0])

@@ -25,7 +25,7 @@ POSITIVE = st.lists(st.floats(0.05, 20), min_size=K, max_size=K)
 
 @settings(deadline=None, max_examples=40)
 @given(POSITIVE, POSITIVE, st.lists(st.booleans(), min_size=K, max_size=K))
-def test_the_closed_form_is_what_a_solver_finds(size, stale, among):
+def test_closed_form_matches_a_solver(size, stale, among):
     among[0] = True
     here = np.flatnonzero(among)
     size, stale = np.array(size), np.array(stale)
@@ -38,7 +38,7 @@ def test_the_closed_form_is_what_a_solver_finds(size, stale, among):
     np.testing.assert_allclose(slope, slope.mean(), rtol=2e-3)
 
 
-def test_the_programs_constraint_gives_other_chances():
+def test_published_constraint_gives_different_probabilities():
     size, stale = np.array([4.0, 1.0, 1.0, 0.25]), np.array([0.1, 0.1, 5.0, 0.1])
     right, wrong = oracle.chances(size, stale), oracle.chances(size, stale, in_logs=True)
     assert np.abs(right - wrong).max() > 0.1
@@ -95,7 +95,7 @@ def replay(bug=""):
         slow.update(received, late)
 
 
-def test_what_it_knows_is_the_oracles():
+def test_state_matches_the_oracle():
     seen = set()
     for slow, _, state in replay():
         np.testing.assert_allclose(state.bound, slow.bound, rtol=1e-4)
@@ -106,7 +106,7 @@ def test_what_it_knows_is_the_oracles():
 
 
 @pytest.mark.parametrize("bug", ["cohort", "forgets", "square"])
-def test_errors_give_other_chances(bug):
+def test_oracle_mutants_give_different_probabilities(bug):
     gaps = []
     for (right, here, _), (wrong, *_) in zip(replay(), replay(bug), strict=True):
         one, other = (oracle.chances(*(x[here] for x in slow.terms())) for slow in (right, wrong))
@@ -114,7 +114,7 @@ def test_errors_give_other_chances(bug):
     assert max(gaps) > 0.05
 
 
-def test_cohorts_are_drawn_by_these_chances():
+def test_cohorts_are_drawn_with_these_probabilities():
     *_, (_, available, state) = replay()
     size, stale = (np.asarray(x) for x in (state.bound, state.staleness))
     share = SIZES / SIZES.sum()

@@ -144,7 +144,7 @@ def masks(probability: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("probability", [1.0, 0.7, 0.2, 0.0])
-def test_contract_of_a_selection(harness, probability):
+def test_selection_honours_the_contract(harness, probability):
     available = masks(probability)
     (clients, weights), info, _ = harness.plain(probability)
     chex.assert_shape([clients, weights], (RUNS, ROUNDS, harness.cohort))
@@ -170,7 +170,7 @@ def test_contract_of_a_selection(harness, probability):
 
 
 @pytest.mark.parametrize("policy", ["pause", "bsfl", "genie", "random", "fastest", "all"])
-def test_weights_are_in_proportion_to_the_data_of_those_that_take_part(policy):
+def test_weights_are_proportional_to_data_of_participants(policy):
     available = masks(0.5)
     (clients, weights), *_ = harness_of(policy).play(available)
     size = np.where(np.take_along_axis(available, clients, axis=-1), SIZES[clients], 0)
@@ -178,7 +178,7 @@ def test_weights_are_in_proportion_to_the_data_of_those_that_take_part(policy):
     np.testing.assert_allclose(weights, expected, rtol=1e-5)
 
 
-def test_the_state_learns_from_the_chosen_clients_only(harness):
+def test_state_changes_only_for_chosen_clients(harness):
     available = masks(0.3)
     available[:, :, 4] = False
     (clients, weights), _, state = harness.play(available)
@@ -241,7 +241,7 @@ def test_random_uniform_includes_every_client_equally_often():
     assert len(pairs) == 35, "every set of three is possible"
 
 
-def test_random_by_data_draws_the_first_in_proportion_to_size_and_the_others_from_the_rest():
+def test_random_by_data_draws_successively_by_size():
     draws = 8000
     clients = first_round("random_by_data", draws)
     assert_frequencies(clients[:, :1], SIZES / SIZES.sum(), draws)
@@ -259,7 +259,7 @@ def selecting(config: SimConfig) -> Any:
     return jax.jit(lambda *given: build(config, jnp.asarray(sizes)).select(*given))
 
 
-def test_fastest_takes_the_least_expected_latencies_among_the_available():
+def test_fastest_takes_available_clients_with_least_expected_latency():
     config = network("fastest")
     select = selecting(config)
     expected = np.asarray(jax.jit(lambda: config.latency.expected_latency(K))())
@@ -271,7 +271,7 @@ def test_fastest_takes_the_least_expected_latencies_among_the_available():
         assert set(chosen) == set(order[:M])
 
 
-def test_genie_is_a_brute_force_over_all_cohorts_with_the_true_speeds():
+def test_genie_matches_brute_force_with_true_speeds():
     config = canonical(
         SimConfig(num_clients=K, num_selected=M, policy=Genie(), learning=None).override(
             {"reward.alpha": 2.0, "reward.gamma": 1.0, "privacy.budget.decay": 0.3}
@@ -309,7 +309,7 @@ def test_bsfl_ignores_the_privacy_weight_and_pause_does_not():
     np.testing.assert_array_equal(cohorts("pause", 0.0), cohorts("bsfl", 0.0))
 
 
-def test_names_stand_for_configs_and_configs_for_themselves():
+def test_policy_names_resolve_to_configs():
     assert named("random_by_data") == Random(weighting="data")
     config = Random()
     assert named(config) is config

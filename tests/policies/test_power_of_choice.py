@@ -87,7 +87,7 @@ def test_schedules(schedule, expected):
 # --- ranking
 
 
-def test_the_chosen_are_the_largest_losses_among_the_asked():
+def test_chosen_clients_have_the_largest_losses_among_candidates():
     policy = PowerOfChoice(candidates=D).build(context(SIZES, M))
     ask, receive, select = (
         jax.jit(f) for f in (policy.query.ask, policy.query.receive, policy.select)
@@ -131,7 +131,7 @@ def test_ties_are_broken_at_random():
     assert deviations(frequencies(chosen, K), by_size, len(chosen)).max() > 10
 
 
-def test_stale_ranks_never_chosen_clients_first_and_then_by_the_latest_loss():
+def test_stale_losses_rank_unchosen_clients_first():
     policy = PowerOfChoice(loss="stale", candidates=K).build(context(SIZES, M))
     assert policy.query is None
     select, update = jax.jit(policy.select), jax.jit(policy.update)

@@ -93,7 +93,7 @@ COSTS = st.lists(st.floats(0.0, 8.0), min_size=K, max_size=K)
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(cost=COSTS, m=st.integers(1, K - 1), bias_weight=st.floats(0.02, 20.0))
-def test_the_closed_form_is_the_solvers(cost, m, bias_weight):
+def test_closed_form_matches_a_solver(cost, m, bias_weight):
     cost = np.asarray(cost)
     got = probabilities(cost, SHARE, m, bias_weight)
     q = np.asarray(got, float) / m
@@ -108,7 +108,7 @@ def test_the_closed_form_is_the_solvers(cost, m, bias_weight):
 
 
 @pytest.mark.parametrize("m", [1, 3])
-def test_a_large_weight_of_bias_draws_by_data_and_a_small_one_the_least_costs(m):
+def test_bias_weight_trades_data_size_for_low_cost(m):
     cost = relative(NOISE)
     by_data = probabilities(cost, SHARE, m, 1e4)
     np.testing.assert_allclose(by_data, m * SHARE, atol=1e-3)
@@ -118,7 +118,7 @@ def test_a_large_weight_of_bias_draws_by_data_and_a_small_one_the_least_costs(m)
     np.testing.assert_allclose(equal, SHARE, rtol=1e-3)
 
 
-def test_a_few_clients_are_all_drawn():
+def test_all_clients_are_drawn_if_few():
     share = np.array([0.0, 0.25, 0.0, 0.75])
     probability = probabilities(np.array([9.0, 2.0, 0.0, 1.0]), share, 3, 1.0)
     np.testing.assert_allclose(probability, [0, 1, 0, 1], atol=1e-5)
@@ -167,7 +167,7 @@ def test_groups_are_intervals_of_the_log_budget():
     np.testing.assert_array_equal(groups(np.array([1.0, 9.0]), 1), 0)
 
 
-def test_tolerant_first_takes_the_least_noise_and_ties_at_random():
+def test_tolerant_first_takes_least_noise_with_random_ties():
     chosen, weights = drawn(TolerantFirst(), draws=2000)
     # Clients 4 and 6 have most; 1 and 2 tie for the last place.
     np.testing.assert_allclose(chosen.mean(axis=0), [0, 0.5, 0.5, 0, 1, 0, 1], atol=0.06)
@@ -197,7 +197,7 @@ def test_absent_and_spent_clients_are_not_chosen(config):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("config", FAMILY[:2], ids=["biased", "unbiased"])
-def test_what_it_learns_of_updates_is_the_oracles(config):
+def test_update_norms_match_the_oracle(config):
     config = config.replace(step=0.3)
     fading = Geometric(total_epsilon=BUDGETS, decay=0.5)
     privacy = PRIVATE.replace(budget=fading)
@@ -233,7 +233,7 @@ def test_what_it_learns_of_updates_is_the_oracles(config):
 
 
 @pytest.mark.slow
-def test_with_equal_budgets_and_no_learning_it_draws_by_data_like_any_other():
+def test_equal_budgets_without_learning_draw_by_data():
     equal = PRIVATE.replace(budget=Constant(total_epsilon=9.0, per_release=3.0))
     for config in (NoiseSampling(), NoiseSampling(form="unbiased"), BudgetGroups()):
         chosen, _ = drawn(config, equal, update_size=0)
@@ -245,7 +245,7 @@ def test_with_equal_budgets_and_no_learning_it_draws_by_data_like_any_other():
 
 
 @pytest.mark.slow
-def test_small_budgets_take_part_less_in_a_run_that_learns():
+def test_clients_with_small_budgets_participate_less():
     law = Tiers(values=(0.25, 4.0), shares=(0.5, 0.5))
     budget = Geometric(total_epsilon=20.0, decay=0.01, law=law)
     base = LEARN.replace(num_rounds=40, track_regret=False, eval_every=40)
@@ -275,7 +275,7 @@ class Silent(Budgeted):
         return update
 
 
-def test_a_mechanism_without_a_noise_power_is_refused_in_one_line():
+def test_mechanism_without_noise_power_is_refused():
     config = SimConfig(learning=None, policy=TolerantFirst(), privacy=Silent(), num_rounds=2)
     with pytest.raises(ConfigError, match="Silent: has no noise_power"):
         simulate(config, jax.random.key(0))
@@ -289,7 +289,7 @@ def left_by_hand(left_of, times):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("left_of", ["own", "largest"])
-def test_pause_weighs_what_is_left_of_the_own_or_of_the_largest_budget(left_of):
+def test_pause_divides_the_remaining_budget_by_own_or_largest(left_of):
     """All clients are equally fast, so that the index is the same for the same participations."""
     privacy = PerCoordinateLaplace(budget=Geometric(total_epsilon=BUDGETS, decay=0.1))
     reward = Reward(alpha=0.3, gamma=2.0)
@@ -324,7 +324,7 @@ def test_pause_weighs_what_is_left_of_the_own_or_of_the_largest_budget(left_of):
 
 
 @pytest.mark.parametrize("budget", [Geometric(), None])
-def test_of_equal_or_no_budgets_both_are_the_same(budget):
+def test_left_of_has_no_effect_with_equal_or_no_budgets(budget):
     privacy = NoPrivacy() if budget is None else PerCoordinateLaplace(budget=budget)
     network = context(SIZES, M, privacy=privacy)
     chosen = [
@@ -342,6 +342,6 @@ def state_after_all(network):
     return stats._replace(counts=np.arange(1, K + 1, dtype=stats.counts.dtype))
 
 
-def test_bsfl_refuses_what_has_no_effect_there():
-    with pytest.raises(ConfigError, match=r"policy.left_of = 'largest': has no effect"):
+def test_bsfl_refuses_left_of():
+    with pytest.raises(ConfigError, match=r"policy.left_of = 'largest': must be 'own' for Bsfl"):
         simulate(SimConfig(policy=Bsfl(left_of="largest"), learning=None), jax.random.key(0))

@@ -167,7 +167,7 @@ def asked_in(loss):
 
 
 @pytest.mark.parametrize("loss", ["full", "batch"])
-def test_a_run_pays_for_its_queries_and_names_what_they_release(loss):
+def test_queries_cost_time_and_their_releases_are_listed(loss):
     result, (asked, latency) = run(loss), asked_in(loss)
     np.testing.assert_array_equal(result.queried, asked.sum(axis=0))
     size = np.asarray(result.data_size)
@@ -187,14 +187,14 @@ def test_a_run_pays_for_its_queries_and_names_what_they_release(loss):
         assert set(clients[0].tolist()) == best
 
 
-def test_stale_names_the_training_losses():
+def test_stale_variant_releases_training_losses():
     config = LEARN.replace(policy=PowerOfChoice(loss="stale"))
     config = config.override({"learning.partition": Iid()})
     shapes = jax.eval_shape(lambda key: simulate(config, key), jax.random.key(0))
     assert shapes.unnoised == ("the training loss of each chosen client",)
 
 
-def test_without_learning_nothing_is_released_but_queries_are_paid():
+def test_queries_without_learning_cost_time_but_release_nothing():
     config = SimConfig(num_clients=8, num_selected=2, num_rounds=3, learning=None)
     config = config.replace(policy=PowerOfChoice(), track_regret=False)
     result = simulate(config, jax.random.key(0), record=("query_seconds",))

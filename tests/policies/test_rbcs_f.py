@@ -90,7 +90,7 @@ def replay(bug="", config=CONFIG):
 
 
 @pytest.mark.parametrize("config", [CONFIG, WIDE], ids=["narrow", "wide"])
-def test_bounds_and_queues_are_the_oracles(config):
+def test_bounds_and_queues_match_the_oracle(config):
     for slow, round in replay(config=config):
         np.testing.assert_allclose(round.queue, slow.queue, atol=1e-5)
         ours = round.bounds[round.available]
@@ -98,7 +98,7 @@ def test_bounds_and_queues_are_the_oracles(config):
 
 
 @pytest.mark.parametrize("config", [CONFIG, WIDE], ids=["narrow", "wide"])
-def test_every_cohort_solves_the_rounds_problem(config):
+def test_every_cohort_is_optimal_in_its_round(config):
     sizes, better_than_queues, better_than_times = set(), 0, 0
     for slow, round in replay(config=config):
         best, _ = slow.brute_force(round.available)
@@ -119,7 +119,7 @@ def test_every_cohort_solves_the_rounds_problem(config):
 
 
 @pytest.mark.parametrize("bug", BUGS)
-def test_published_errors_give_other_cohorts(bug):
+def test_published_errors_change_the_cohorts(bug):
     config = WIDE if bug == "uncut" else CONFIG
     lost = 0
     for (right, round), (wrong, _) in zip(replay("", config), replay(bug, config), strict=True):
@@ -130,14 +130,14 @@ def test_published_errors_give_other_cohorts(bug):
 
 
 @pytest.mark.parametrize("bug", BUGS)
-def test_published_errors_give_other_bounds(bug):
+def test_published_errors_change_the_bounds(bug):
     off = [
         np.abs(round.bounds - wrong.bounds())[round.available].max() for wrong, round in replay(bug)
     ]
     assert max(off) > 0.05
 
 
-def test_only_the_available_report():
+def test_only_available_clients_report():
     policy = CONFIG.build(context(SIZES, M, num_features=2))
     available = np.arange(K) % 2 == 0
 
@@ -156,7 +156,7 @@ LONG = SimConfig(num_clients=20, num_selected=5, num_rounds=3000, learning=None,
 
 
 @pytest.mark.parametrize("fairness", [0.5, 1.0])
-def test_everyone_takes_part_at_the_target_rate_in_the_long_run(fairness):
+def test_every_client_reaches_the_target_rate(fairness):
     target = fairness * 5 / 20
 
     def least(fairness):
@@ -169,7 +169,7 @@ def test_everyone_takes_part_at_the_target_rate_in_the_long_run(fairness):
     assert least(0.0) < target - 0.05
 
 
-def test_it_learns_latencies_from_contexts_and_pays_for_the_reports():
+def test_policy_learns_latencies_from_contexts_and_pays_for_reports():
     base, model = LONG.replace(num_rounds=600, latency=LinearContext()), LinearContext()
 
     def run(policy):

@@ -77,18 +77,18 @@ def misfits(bug):
     return wrong
 
 
-def test_cohorts_are_the_oracles():
+def test_cohorts_match_the_oracle():
     assert misfits("") == 0
     sizes = {len(cohort) for _, _, cohort in replay()}
     assert sizes >= {1, 2, 3, 4}
 
 
 @pytest.mark.parametrize("bug", ["never", "short", "lost", "now"])
-def test_errors_give_other_cohorts(bug):
+def test_oracle_mutants_change_the_cohorts(bug):
     assert misfits(bug) > 5
 
 
-def test_equal_clients_are_drawn_uniformly_also_without_a_clock():
+def test_equal_clients_are_drawn_uniformly():
     policy = CONFIG.build(NETWORK)
     unseen = Selection(np.arange(M), np.zeros(M, np.float32))
     state = jax.jit(policy.update)(policy.init(), unseen, observation(np.ones(M)))
@@ -111,7 +111,7 @@ FLEET = SimConfig(
 )  # fmt: skip
 
 
-def test_in_a_run_it_chooses_those_about_to_leave_and_pays_for_the_reports():
+def test_clients_about_to_leave_are_chosen_and_reports_cost_time():
     record = ("clients", "clock", "latency", "queried", "query_seconds", available)
     result = jax.device_get(simulate(FLEET, jax.random.key(0), record=record))
     begins, chosen = np.append(0.0, result.clock[:-1]), result.clients
@@ -125,7 +125,7 @@ def test_in_a_run_it_chooses_those_about_to_leave_and_pays_for_the_reports():
     np.testing.assert_array_equal(result.queried, result.available.sum(axis=0))
 
 
-def test_in_a_run_stragglers_that_are_due_make_room():
+def test_pending_stragglers_reduce_the_cohort():
     rules = {"deadline": 0.15, "availability_trace": None}
     record = ("clients", "in_time")
     due = FLEET.replace(stale_updates="next", **rules)
@@ -140,7 +140,7 @@ def test_in_a_run_stragglers_that_are_due_make_room():
     assert (np.asarray(lost.clients) >= 0).all()
 
 
-def test_it_runs_on_intervals_and_bad_parameters_are_refused():
+def test_policy_runs_on_intervals_and_refuses_bad_parameters():
     trace = Intervals.of([[(0.0, 5.0 + k)] for k in range(40)], period=60.0)
     config = FLEET.replace(availability_trace=trace, num_rounds=3)
     shapes = jax.eval_shape(lambda key: simulate(config, key), jax.random.key(0))

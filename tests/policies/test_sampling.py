@@ -45,7 +45,7 @@ def drawn(config, sizes, keys, mask):
 
 @pytest.mark.slow
 @given(sizes_of_data, st.integers(1, 5))
-def test_the_closed_form_is_the_pouring(sizes, m):
+def test_closed_form_matches_the_oracle(sizes, m):
     rows = distributions(np.asarray(sizes, np.float32), m)
     # Clients of equal size may stand in either order: compare sorted within equal sizes.
     slow = poured_bins(sizes, m)
@@ -74,7 +74,7 @@ def test_weights_are_unbiased(config):
     np.testing.assert_allclose(weights * M, np.round(weights * M), atol=1e-5)
 
 
-def test_the_variance_is_the_closed_form_and_clustered_is_not_above_md():
+def test_variance_matches_closed_form_and_clustered_is_at_most_md():
     share = SIZES / SIZES.sum()
     md, clustered = weights_of(MdSampling()).var(axis=0), weights_of(ClusteredSize()).var(axis=0)
     rows = poured_bins(SIZES.tolist(), M)
@@ -100,7 +100,7 @@ def test_round_robin_takes_turns_and_skips_the_absent():
     assert seen == [[0, 1], [2, 3], [4, 0], [2, 3]]
 
 
-def test_round_robin_in_a_shuffled_order_has_everyone_once_and_mixes_the_numbers():
+def test_shuffled_round_robin_visits_every_client_once():
     num_clients, m = 40, 4
     policy = RoundRobin(order="shuffled").build(context(np.ones(num_clients), m=m))
     seen = turns(policy, np.ones((num_clients // m, num_clients)))
