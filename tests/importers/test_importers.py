@@ -164,7 +164,7 @@ def nested(depth):
                 1: {"active": [1e-7], "inactive": [5e-7], "finish_time": 1e-6},
                 2: {"active": [1], "inactive": [2], "finish_time": 1e6},
             },
-            "repeating all traces for 1e+06 s takes",
+            "repeating all traces for 1e+06 s needs",
         ),
         (
             {10**5000: {"computation": 1.0, "communication": 1.0}},
