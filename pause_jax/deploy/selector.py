@@ -36,8 +36,7 @@ from pause_jax.learning.partition import Partition
 from pause_jax.policies import Answer, Context, Query, check_selected, policy_of, readings
 from pause_jax.rng import keys
 from pause_jax.run.preflight import check_one_key, client_ids, prepare, warn_if_far
-from pause_jax.run.setup import context_of, learner_of
-from pause_jax.world.latency import Work
+from pause_jax.run.setup import context_of, latency_by_work, learner_of
 
 __all__ = ["Choice", "Question", "Selector"]
 
@@ -545,17 +544,13 @@ class Selector:
     def _context(self) -> Context:
         """Return the context that the policy would have in a simulation of these clients."""
         config, size = self._canonical, jnp.asarray(self._size)
-        local, learning = size, config.learning
-        if type(learning) is Learning:
-            local = jnp.minimum(size, learning.max_steps * learning.batch_size)
-        model_bytes = 4.0 * self.num_parameters
-        model, _ = config.latency.with_work(Work(model_bytes, model_bytes, local))
+        learning = config.learning
+        samples = learning.local_samples if type(learning) is Learning else None
         nowhere = jnp.zeros(0, jnp.int32)
         return context_of(
             config,
-            model,
+            latency_by_work(config, 4.0 * self.num_parameters, size, samples),
             data_size=size,
-            local_samples=local,
             share=Partition(nowhere, nowhere, size, jnp.asarray(self._quality)).share,
             update_size=self.num_parameters,
         )

@@ -24,6 +24,7 @@ from pause_jax.learning.partition import (
 )  # fmt: skip
 from pause_jax.learning.start import save_weights
 from pause_jax.learning.task import TASKS as TASKS, Classification, NextToken, Regression, Task
+from pause_jax.learning.work import EqualWork, PerClient, UniformWork, WorkLaw
 from pause_jax.learning.tensorflow_datasets import Cifar10, FashionMnist, Mnist, Tfds
 from pause_jax.learning.trained import Head, Lora, Matching, TrainedPart
 
@@ -33,10 +34,10 @@ DATASETS: tuple[type[DataConfig], ...] = (
 
 __all__ = [
     "Characters", "Cifar10", "Classification", "Cnn2", "Cnn3", "ConstantRate", "CosineDecay",
-    "DataConfig", "Dataset", "Digits", "Dirichlet", "DirichletLabels", "Execution", "FashionMnist",
-    "FedAdam", "FedAvg", "FedAvgM", "FedYogi", "Files", "FlaxModel", "Gru", "Head", "Iid",
-    "Learner", "LearnerState", "Learning", "Linear", "LinearRegression", "Lora", "Matching", "Mlp",
-    "Mnist", "Model", "Natural", "NextToken", "PartitionConfig", "RateSchedule", "Regression",
-    "ResNet18", "ServerOptimizer", "Shards", "StepDecay", "Task", "Tfds", "Trained",
-    "TrainedPart", "save_weights",
+    "DataConfig", "Dataset", "Digits", "Dirichlet", "DirichletLabels", "EqualWork", "Execution",
+    "FashionMnist", "FedAdam", "FedAvg", "FedAvgM", "FedYogi", "Files", "FlaxModel", "Gru", "Head",
+    "Iid", "Learner", "LearnerState", "Learning", "Linear", "LinearRegression", "Lora", "Matching",
+    "Mlp", "Mnist", "Model", "Natural", "NextToken", "PartitionConfig", "PerClient", "RateSchedule",
+    "Regression", "ResNet18", "ServerOptimizer", "Shards", "StepDecay", "Task", "Tfds", "Trained",
+    "TrainedPart", "UniformWork", "WorkLaw", "save_weights",
 ]  # fmt: skip

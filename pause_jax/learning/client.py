@@ -13,11 +13,12 @@ from pause_jax.learning.learner import Variables, trained_part
 from pause_jax.learning.models import Network
 from pause_jax.learning.partition import Partition
 from pause_jax.learning.task import Task
+from pause_jax.learning.work import LocalWork, Steps
 from pause_jax.rng import draws
 
 if TYPE_CHECKING:
     import optax
-    from jaxtyping import Float, Int, Key, UInt32
+    from jaxtyping import Float, Int, Key
 
 
 class LocalTraining(NamedTuple):
@@ -27,19 +28,30 @@ class LocalTraining(NamedTuple):
     task: Task
     optimizer: optax.GradientTransformation
     dataset: Dataset  # all samples, on the device
-    batch_size: int  # B, number of samples per local step
-    max_samples: int  # maximum number of samples per client and round (static)
-    equal_steps: int | None  # local steps per round if equal for all clients (static), else None
+    work: LocalWork  # batch size, and number of steps per client and round
+    largest: int  # upper bound on a client's number of samples (static)
+    equal: bool  # whether all clients take equally many steps, with static passes
     noisy_inputs: bool  # whether inputs are noisy (data quality below 1; static)
     proximal: Array | float | None = None  # FedProx's mu, a scalar; None for no proximal term
+    normalised: bool = False  # whether updates are normalised for FedNova (static)
+
+    @property
+    def max_samples(self) -> int:
+        """Maximum number of samples in one pass of a client."""
+        return min(self.work.max_steps * self.work.batch_size, self.largest)
+
+
+class Keys(NamedTuple):
+    """Random keys of local training, shared by all clients. Draws use the client numbers."""
+
+    order: Key[Array, ""]  # sample order and dropout, different in every round
+    inputs: Key[Array, ""]  # noise in low-quality inputs, the same in every round
 
 
 class Slot(NamedTuple):
     """Inputs to the training of one cohort slot, or of all m slots if leaves are [m, ...]."""
 
     client: Int[Array, "*m"]  # client number
-    bits: UInt32[Array, "*m bits"]  # 1 + max_samples random words that determine the sample order
-    dropout: Key[Array, "*m"] | None  # dropout key; None if the model draws no random numbers
     opt_state: Any  # the client's optimiser state
 
 
@@ -50,77 +62,91 @@ class LocalLoss(NamedTuple):
     square: Float[Array, ""]  # squared loss per sample, averaged over the samples used
 
 
-def local_steps(training: LocalTraining, size: Array) -> Array | int:
-    """Return the number of steps in one pass over min(size, max_samples) samples."""
-    if training.equal_steps is not None:
-        return training.equal_steps
-    return -(-jnp.minimum(size, training.max_samples) // training.batch_size)
-
-
 def train_locally(
     training: LocalTraining,
     variables: Variables,
     partition: Partition,
     slot: Slot,
-    input_key: Array,
-    bound: Array | int | None = None,
+    steps: Steps,
+    keys: Keys,
+    beside: Steps | None = None,
 ) -> tuple[Variables, optax.OptState, LocalLoss]:
-    """Train one client for one pass over its data (at most ``max_samples``) in random order.
+    """Train one client on its data, with a new random order in each pass.
 
-    ``bound``, if not None, is the number of steps that all clients trained side by side run. Steps
-    beyond this client's last step change nothing. ``input_key`` draws the noise in low-quality
-    inputs, which is the same in every round. Returns the update h_k = local - global of every
-    collection, the optimiser state and the losses.
+    ``beside``, if not None, has the steps [n] of all clients trained side by side. They run as many
+    steps as the longest of them, and steps beyond this client's last step change nothing. Returns
+    the update h_k = local - global of every collection, the optimiser state and the losses.
     """
-    batch = training.batch_size
+    batch = training.work.batch_size
     size = partition.size[slot.client]
-    steps = local_steps(training, size)
     used = jnp.minimum(size, training.max_samples)
-    samples = visiting_order(training, partition, slot.client, slot.bits)
     center = trained_part(variables)
+    dropout = jax.random.fold_in(keys.order, slot.client) if training.network.draws else None
 
-    def step(i: Array, carry: Any) -> Any:
-        variables, opt_state, total, total_square = carry
-        rows = lax.dynamic_slice_in_dim(samples, i * batch, batch)
-        weight = (i * batch + jnp.arange(batch) < used).astype(jnp.float32)
-        x, y = client_inputs(training, rows, partition.quality[slot.client], input_key)
-        key = None if slot.dropout is None else jax.random.fold_in(slot.dropout, i)
-        new, new_opt_state, loss, square = _descend(
-            training, variables, opt_state, x, y, weight, key, center
-        )
-        if bound is not None:
-            counts = i < steps
-            new, new_opt_state = jax.tree.map(
-                lambda a, b: jnp.where(counts, a, b), (new, new_opt_state), (variables, opt_state)
+    def in_pass(of: Steps, number: Array) -> Array:
+        """Return the number of steps in pass ``number``, from 0."""
+        return jnp.clip(of.total - number * of.per_pass, 0, of.per_pass)
+
+    def one_pass(number: Array, carry: Any) -> Any:
+        samples = visiting_order(training, partition, slot.client, keys.order, number)
+        own_steps = in_pass(steps, number)
+
+        def step(i: Array, carry: Any) -> Any:
+            variables, opt_state, total, total_square = carry
+            rows = lax.dynamic_slice_in_dim(samples, i * batch, batch)
+            is_sample = i * batch + jnp.arange(batch) < used
+            if beside is not None:
+                is_sample &= i < own_steps
+            weight = is_sample.astype(jnp.float32)
+            x, y = client_inputs(training, rows, partition.quality[slot.client], keys.inputs)
+            key = None
+            if dropout is not None:
+                key = jax.random.fold_in(dropout, number * steps.per_pass + i)
+            new, new_opt_state, loss, square = _descend(
+                training, variables, opt_state, x, y, weight, key, center
             )
-            loss = jnp.where(counts, loss, 0.0)
-        return new, new_opt_state, total + loss, total_square + square
+            if beside is not None:
+                counts = i < own_steps
+                new, new_opt_state = jax.tree.map(
+                    lambda a, b: jnp.where(counts, a, b),
+                    (new, new_opt_state),
+                    (variables, opt_state),
+                )
+                loss = jnp.where(counts, loss, 0.0)
+            return new, new_opt_state, total + loss, total_square + square
 
+        stop = own_steps if beside is None else jnp.max(in_pass(beside, number))
+        return lax.fori_loop(0, stop, step, carry)
+
+    longest = steps if beside is None else beside
+    passes = jnp.max(-(-longest.total // longest.per_pass))
     start = (variables, slot.opt_state, jnp.zeros(()), jnp.zeros(()))
-    stop = steps if bound is None else bound
-    trained, opt_state, total, total_square = lax.fori_loop(0, stop, step, start)
+    trained, opt_state, total, total_square = lax.fori_loop(0, passes, one_pass, start)
+    seen = training.work.samples(size, steps)
     loss = LocalLoss(
-        mean=total / jnp.asarray(steps, total.dtype),
-        square=total_square / jnp.asarray(used, total.dtype),
+        mean=total / jnp.asarray(steps.total, total.dtype),
+        square=total_square / jnp.asarray(seen, total.dtype),
     )
     return jax.tree.map(jnp.subtract, trained, variables), opt_state, loss
 
 
 def visiting_order(
-    training: LocalTraining, partition: Partition, client: Array, bits: Array
+    training: LocalTraining, partition: Partition, client: Array, key: Array, number: Array
 ) -> Array:
-    """Return a client's sample numbers for one pass in random order, padded to whole batches.
+    """Return a client's sample numbers for pass ``number`` in random order, in whole batches.
 
     If the client has more than ``max_samples`` samples, the pass covers a cyclic window of them
-    that starts at a random position. ``bits`` is as in :class:`Slot`. Returns int [n], where n is
+    that starts at a random position. ``key`` is ``Keys.order``. Returns int [n], where n is
     ``max_samples`` rounded up to a multiple of the batch size.
     """
     size = partition.size[client]
+    key = jnp.where(number > 0, jax.random.fold_in(key, number), key)
+    bits = draws.bits_of(key, client[None], 1 + training.max_samples)[0]
     window = draws.below(bits[0], size)
     # Positions beyond the client's last sample sort last.
     is_sample = jnp.arange(training.max_samples) < size
     bits = jnp.where(is_sample, bits[1:] >> 1, jnp.uint32(2**32 - 1))
-    shuffled = jnp.pad(jnp.argsort(bits), (0, -training.max_samples % training.batch_size))
+    shuffled = jnp.pad(jnp.argsort(bits), (0, -training.max_samples % training.work.batch_size))
     return partition.order[partition.start[client] + (window + shuffled) % size]
 
 

@@ -13,14 +13,15 @@ from jax.sharding import Mesh, PartitionSpec
 from pause_jax.base.memory import tree_bytes
 from pause_jax.learning.client import LocalTraining
 from pause_jax.learning.learner import Variables, sent_part, trained_part
+from pause_jax.learning.work import Steps
 
 # Maximum memory in bytes for clients trained side by side. A CPU is fastest while training stays in
 # the cache. On accelerators, the limit bounds memory. docs/engineering_log.md has measurements.
 CPU_BYTES = 16 * 2**20
 ACCELERATOR_BYTES = 2**30
 
-# (slot, number of steps, or None for the client's own number) -> training result of the slot.
-Train = Callable[[Any, Array | None], Any]
+# (slot, steps of all clients trained side by side, or None to train alone) -> training result.
+Train = Callable[[Any, Steps | None], Any]
 
 
 class Execution(NamedTuple):
@@ -52,7 +53,7 @@ def training_bytes(training: LocalTraining, variables: Variables) -> int:
     This includes the model without its frozen part, the gradient, the optimiser state and the
     residuals that layers store for the backward pass of one batch.
     """
-    batch = training.batch_size
+    batch = training.work.batch_size
     sample = training.dataset.sample
     x = jax.ShapeDtypeStruct((batch, *sample.shape), sample.dtype)
     key = jax.random.key(0) if training.network.draws else None
@@ -70,15 +71,16 @@ def training_bytes(training: LocalTraining, variables: Variables) -> int:
 
 
 def map_clients(
-    train: Train, slots: Any, steps: Array | None, batch: int, mesh: Mesh | None = None
+    train: Train, slots: Any, steps: Steps | None, batch: int, mesh: Mesh | None = None
 ) -> Any:
     """Map ``train`` over the slots of a cohort and return its results, leaves [m, ...].
 
     Clients trained side by side step together, so a batch of clients runs the maximum of their
-    ``steps`` [m]. ``steps`` is 0 for empty slots, and None if all clients run equally many steps.
+    ``steps`` [m]. The total is 0 for empty slots. ``steps`` is None if all clients run equally many
+    steps.
     """
 
-    def train_all(work: tuple[Any, Array | None]) -> Any:
+    def train_all(work: tuple[Any, Steps | None]) -> Any:
         return _in_batches(train, *work, batch)
 
     if mesh is None:
@@ -86,15 +88,13 @@ def map_clients(
     return _over_client_devices(mesh, train_all, slots, steps)
 
 
-def _in_batches(train: Train, slots: Any, steps: Array | None, batch: int) -> Any:
+def _in_batches(train: Train, slots: Any, steps: Steps | None, batch: int) -> Any:
     num_slots = jax.tree.leaves(slots)[0].shape[0]
     if batch == 1:
         return lax.map(lambda slot: train(slot, None), slots)
 
-    def side_by_side(work: tuple[Any, Array | None]) -> Any:
-        slots, steps = work
-        bound = None if steps is None else jnp.max(steps)
-        return jax.vmap(train, in_axes=(0, None))(slots, bound)
+    def side_by_side(work: tuple[Any, Steps | None]) -> Any:
+        return jax.vmap(train, in_axes=(0, None))(*work)
 
     # All batches have one size, to share a program. Copies of the last slot pad the last batch.
     num_batches = -(-num_slots // batch)
@@ -110,14 +110,15 @@ def _in_batches(train: Train, slots: Any, steps: Array | None, batch: int) -> An
 
 
 def _over_client_devices(
-    mesh: Mesh, train_all: Callable[[Any], Any], slots: Any, steps: Array | None
+    mesh: Mesh, train_all: Callable[[Any], Any], slots: Any, steps: Steps | None
 ) -> Any:
     """Run ``train_all`` on each device's share of the slots, padded with the last slot."""
     num_slots = jax.tree.leaves(slots)[0].shape[0]
     place = jnp.arange(-(-num_slots // mesh.size) * mesh.size)
     padded = jax.tree.map(lambda x: x[jnp.minimum(place, num_slots - 1)], (slots, steps))
     if steps is not None:
-        padded = (padded[0], jnp.where(place < num_slots, padded[1], 0))
+        total = jnp.where(place < num_slots, padded[1].total, 0)
+        padded = (padded[0], padded[1]._replace(total=total))
     spec = PartitionSpec("client")
     spread = jax.shard_map(train_all, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
     return jax.tree.map(lambda x: x[:num_slots], spread(padded))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,7 @@ import numpy as np
 from jax import Array
 
 from pause_jax.base.registry import label
+from pause_jax.base.spelling import shown
 from pause_jax.base.struct import Config, ConfigError, Reference, Sizes, node, number, static
 from pause_jax.learning.client import LocalTraining
 from pause_jax.learning.cohort import Execution
@@ -38,6 +41,7 @@ from pause_jax.learning.task import (
     task_of,
 )
 from pause_jax.learning.trained import TrainedPart, part_of
+from pause_jax.learning.work import EqualWork, LocalWork, WorkLaw, is_linear
 
 if TYPE_CHECKING:
     import optax
@@ -65,7 +69,16 @@ class Learning(Config):
       learning_rate: learning rate of the clients in round 1.
       schedule: schedule of the clients' learning rate over the rounds.
       batch_size: number of samples per local step.
-      max_steps: maximum number of local steps per round. A round is at most one pass over the data.
+      epochs: number of passes over a client's data per round, each in a new random order. Fractions
+        of a pass are rounded up to whole steps.
+      local_steps: number of local steps per round, cycling through the data; replaces ``epochs``.
+      max_steps: maximum number of local steps per round, and per pass. A pass over more data covers
+        a random part of it.
+      work: law of factors by which ``epochs`` or ``local_steps`` differ between clients.
+      aggregation: ``fedavg`` averages updates (PAUSE (2)). ``fednova`` first divides each update by
+        the weight of its gradients |a_i|_1 and multiplies the mean by the mean of these weights
+        (Wang et al., 2020), so that clients with more steps do not dominate. Clip and noise apply
+        to the divided update, so epsilon protects this update and not the public number of steps.
       keep_optimizer_state: whether a client keeps its optimiser state until its next round (as in
         the authors' code) or resets it in every round.
       proximal: mu of FedProx (Li et al., 2020), which adds ``mu / 2 |w - w_global|^2`` to the local
@@ -91,7 +104,11 @@ class Learning(Config):
     learning_rate: float = number(default=0.01, above=0)
     schedule: RateSchedule = node(factory=ConstantRate, of=RateSchedule)
     batch_size: int = static(default=20, at_least=1)
+    epochs: float = number(default=1.0, above=0)
+    local_steps: int | None = static(default=None, at_least=1, optional=True, kind=int)
     max_steps: int = static(default=100, at_least=1)
+    work: WorkLaw = node(factory=EqualWork, of=WorkLaw)
+    aggregation: str = static(default="fedavg", choices=("fedavg", "fednova"))
     keep_optimizer_state: bool = static(default=False)
     proximal: float | None = number(default=None, at_least=0, optional=True)
     server: ServerOptimizer = node(factory=FedAvg, of=ServerOptimizer)
@@ -111,6 +128,33 @@ class Learning(Config):
                 f"{path}.schedule = {self.schedule.name}: cannot change the rate of a "
                 "GradientTransformation that is made already. Give learning.optimizer a function "
                 "of the rate: lambda rate: optax.chain(..., optax.sgd(rate))."
+            )
+        known = not isinstance(self.epochs, jax.core.Tracer)
+        if self.local_steps is not None and known and self.epochs != 1:
+            raise ConfigError(
+                f"{path}.epochs = {self.epochs}: local_steps = {self.local_steps} replaces epochs. "
+                "Set one of them."
+            )
+        if self.aggregation == "fednova":
+            self._check_normalised(path)
+
+    def _check_normalised(self, path: str) -> None:
+        where = f"{path}.aggregation = 'fednova'"
+        if not is_linear(made(self.optimizer, 0.1)):
+            raise ConfigError(
+                f"{where}: is not defined for {path}.optimizer = {shown(self.optimizer)}, whose "
+                "update is no weighted sum of gradients. Use sgd, or a function of the rate such "
+                "as lambda rate: optax.sgd(rate, momentum=0.9)."
+            )
+        if self.keep_optimizer_state:
+            raise ConfigError(
+                f"{where}: assumes a new optimiser in every round. Set "
+                f"{path}.keep_optimizer_state = False."
+            )
+        if self.validation:
+            raise ConfigError(
+                f"{where}: the server cannot score normalised updates on {path}.validation = "
+                f"{self.validation} samples. Set {path}.validation = 0."
             )
 
     def load(self, num_clients: int, data: Dataset | None = None) -> Dataset:
@@ -139,9 +183,34 @@ class Learning(Config):
         self.partition.check_data(data, self.num_samples(data), num_clients)
         model = self._checked_task(data, whose)
         self.trained.check_model(model)
+        self._check_steps(data, num_clients)
         if self.start is None:
             return with_weights(data, None)
         return with_weights(data, start_weights(self.start, self.start_missing, model))
+
+    def _check_steps(self, data: Dataset, num_clients: int) -> None:
+        """Raise ConfigError if ``max_steps`` would cut the passes of a client of mean size."""
+        size = -(-self.num_samples(data) // num_clients)
+        size -= int(num_held_out(np.asarray(size), self.holdout, np)) if self.holdout else 0
+        if cut := self.cut_steps(size):
+            raise ConfigError(
+                f"learning.max_steps = {self.max_steps}: must be >= {cut}, the local steps of a "
+                f"client of mean size ({size} samples) in batches of {self.batch_size}."
+            )
+
+    def cut_steps(self, size: int) -> int:
+        """Return the steps of a client with ``size`` samples if ``max_steps`` cuts them, or 0.
+
+        The part of a first pass beyond ``max_steps`` does not count, nor do numbers in a trace.
+        """
+        numbers = (self.epochs, *jax.tree.leaves(self.work))
+        if any(isinstance(x, jax.core.Tracer) for x in numbers):
+            return 0
+        passes = float(np.max(self.epochs)) * self.work.most
+        wanted = passes * -(-size // self.batch_size)
+        if self.local_steps is not None:
+            passes, wanted = math.inf, self.local_steps * self.work.most
+        return math.ceil(wanted) if passes > 1 and wanted > self.max_steps else 0
 
     def num_samples(self, data: Dataset) -> int:
         """Return the number of training samples in use."""
@@ -170,20 +239,21 @@ class Learning(Config):
             partition=self.partition,
             num_samples=self.num_samples(data),
             num_clients=num_clients,
-            largest=largest,
+            equal_work=self.work.equal,
             keeps_state=self.keep_optimizer_state,
             scored=slice(data.y_test.shape[0] - self.validation),
             holdout=self.holdout,
         )
+        none = functools.partial(no_updates, normalised=local.normalised)
         return Learner(
             init=averaging.init,
             train=averaging.train,
             ask=averaging.ask,
             evaluate=averaging.evaluate,
             metrics=metrics_of(local.task),
-            max_samples=local.max_samples,
+            local_samples=self.local_samples,
             client_bytes=averaging.client_bytes,
-            deferred=Deferred(no_updates, averaging.train_cohort, averaging.average),
+            deferred=Deferred(none, averaging.train_cohort, averaging.average),
             stale_damping=self.stale_damping,
             server_loss=averaging.server_loss if self.validation else None,
             evaluate_clients=averaging.evaluate_clients if self.holdout else None,
@@ -198,7 +268,6 @@ class Learning(Config):
 
         The optimiser in these settings uses the learning rate of round 1.
         """
-        max_samples = min(self.max_steps * self.batch_size, largest)
         task = self.task_for(data)
         network = self.model.network(shape_of_outputs(task, data)[-1])
         return LocalTraining(
@@ -206,12 +275,27 @@ class Learning(Config):
             task=task,
             optimizer=self.client_optimizer(jnp.ones((), jnp.int32)),
             dataset=data,
-            batch_size=self.batch_size,
-            max_samples=max_samples,
-            equal_steps=-(-max_samples // self.batch_size) if self.partition.equal else None,
+            work=self.local_work,
+            largest=largest,
+            equal=self.partition.equal and self.work.equal,
             noisy_inputs=self.partition.min_quality < 1,
             proximal=self.proximal,
+            normalised=self.aggregation == "fednova",
         )
+
+    @property
+    def local_work(self) -> LocalWork:
+        """Settings of the clients' number of local steps."""
+        return LocalWork(self.batch_size, self.max_steps, self.epochs, self.local_steps)
+
+    def local_samples(self, size: Array, factors: Array | None = None) -> Array:
+        """Return the number of samples on which each client computes gradients, float [K].
+
+        ``size``, float [K], is each client's number of samples. A sample counts once in each pass.
+        ``factors`` are drawn from the law ``work``.
+        """
+        work = self.local_work
+        return work.samples(size, work.steps(size, factors))
 
     def task_for(self, data: Dataset) -> Task:
         """Return the configured task, or infer it from the targets if it is None."""

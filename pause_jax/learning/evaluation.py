@@ -101,15 +101,15 @@ def local_loss(
     client: Array,
     bits: Array | None,
     input_key: Array,
-    max_size: int,
 ) -> Array:
     """Compute the global model's mean loss on one client's data, for policies that query it.
 
     The random words ``bits``, uint32 [B], draw B samples uniformly without replacement. If ``bits``
     is None or the client has at most B samples, all of them are used. ``input_key`` draws input
-    noise, as in training. ``max_size`` (static) is the maximum number of samples per client.
+    noise, as in training.
     """
     size = partition.size[client]
+    max_size = training.largest
     start = partition.start[client]
 
     def total(places: Array, valid: Array) -> Array:

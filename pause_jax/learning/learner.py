@@ -49,6 +49,8 @@ class LearnerState(NamedTuple):
       server: state of the server optimiser; None for plain averaging.
       rounds: int32, number of rounds or server steps so far, including those in which no
         client trained; 0 if the learner does not count them.
+      work: float [K], factors of the clients' local work in this round, set by the run; None if
+        all clients do equal work.
     """
 
     partition: Partition
@@ -57,6 +59,7 @@ class LearnerState(NamedTuple):
     inputs: Key[Array, ""]
     rounds: Int[Array, ""] | int = 0
     server: Any = None
+    work: Float[Array, " K"] | None = None
 
     @property
     def model(self) -> Variables:
@@ -124,7 +127,8 @@ class Learner(NamedTuple):
         ``batch_size`` random samples of each client, or on all samples if ``batch_size`` is None.
       evaluate: (state) -> dict of scalars, with one entry for each name in ``metrics``.
       metrics: names of the evaluation metrics. All are recorded by default.
-      max_samples: maximum number of samples that a client trains on per round; None for no limit.
+      local_samples: (data size, factors of the local work or None) -> number of samples on which
+        a client computes gradients per round, all float [K]; None for the data size.
       client_bytes: (state) -> memory in bytes that one client needs in training.
       deferred: separate training and averaging, for ``SimConfig.clock = Asynchronous()`` and
         ``SimConfig.stale_updates = "next"``; None if the learner supports neither.
@@ -140,7 +144,7 @@ class Learner(NamedTuple):
     ask: Callable[[Array, LearnerState, Array, int | None], Array]
     evaluate: Callable[[LearnerState], dict[str, Array]]
     metrics: tuple[str, ...] = ("test_loss", "test_accuracy")
-    max_samples: int | None = None
+    local_samples: Callable[[Array, Array | None], Array] | None = None
     client_bytes: Callable[[LearnerState], int] = lambda state: 0
     deferred: Deferred | None = None
     stale_damping: Array | float | None = None

@@ -15,7 +15,7 @@ from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
 from pause_jax.bandit.protocol import Selection, store_active
-from pause_jax.learning.client import LocalLoss, LocalTraining, Slot, local_steps, train_locally
+from pause_jax.learning.client import Keys, LocalLoss, LocalTraining, Slot, train_locally
 from pause_jax.learning.cohort import Execution, clients_that_fit, map_clients, training_bytes
 from pause_jax.learning.evaluation import evaluate, evaluate_clients, local_loss, moved_loss
 from pause_jax.learning.learner import (
@@ -31,6 +31,7 @@ from pause_jax.learning.learner import (
 from pause_jax.learning.optimizer import server_step
 from pause_jax.learning.partition import PartitionConfig, hold_out
 from pause_jax.learning.trained import with_frozen
+from pause_jax.learning.work import Steps, gradient_weights
 from pause_jax.rng import draws, keys
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 # Maximum number of queried clients whose losses are computed side by side, to bound memory.
 QUERY_BATCH = 16
+# Entry of normalised updates that holds |a_i|_1, float [m].
+WEIGHT = "gradient_weight"
 # Age of a stale update in rounds under ``stale_updates="next"``.
 _AGE = 1
 
@@ -52,7 +55,7 @@ class FederatedAveraging(NamedTuple):
     partition: PartitionConfig
     num_samples: int  # number of training samples in use
     num_clients: int  # K
-    largest: int  # upper bound on a client's number of samples
+    equal_work: bool  # whether the factors of the clients' local work are 1
     keeps_state: bool  # whether clients keep their optimiser state between rounds
     scored: slice  # test samples for metrics; later test samples are for validation
     holdout: float = 0.0  # share of each client's samples that is held out
@@ -76,6 +79,7 @@ class FederatedAveraging(NamedTuple):
             clients,
             inputs=streams.inputs,
             rounds=jnp.zeros((), jnp.int32),
+            work=None if self.equal_work else jnp.ones(self.num_clients),
             server=None if self.server is None else self.server.init(variables["params"]),
         )
 
@@ -99,9 +103,7 @@ class FederatedAveraging(NamedTuple):
     def ask(self, key: Array, state: LearnerState, clients: Array, batch_size: int | None) -> Array:
         def one(asked: tuple[Array, Array | None]) -> Array:
             client, bits = asked
-            return local_loss(
-                self.local, state.model, state.partition, client, bits, state.inputs, self.largest
-            )
+            return local_loss(self.local, state.model, state.partition, client, bits, state.inputs)
 
         bits = None if batch_size is None else draws.bits_of(key, clients, batch_size)
         return lax.map(one, (clients, bits), batch_size=QUERY_BATCH)
@@ -172,25 +174,33 @@ def _train_clients(
     clients = selection.clients
     keeps_state = state.clients is not None
     fresh = local.optimizer.init(trained_part(variables))
+    train_keys = Keys(key, state.inputs)
+    factors = None if state.work is None else state.work[clients]
+    # If all clients take equally many steps, their number is not mapped over, so no step is masked.
+    own = local.work.steps(local.max_samples if local.equal else partition.size[clients], factors)
+    beside = own._replace(total=jnp.where(selection.active, own.total, 0))
 
-    def train_one(slot: Slot, bound: Array | None) -> Any:
+    def train_one(work: tuple[Slot, Steps | None], beside: Steps | None) -> Any:
+        slot, steps = work
         slot = slot._replace(opt_state=slot.opt_state if keeps_state else fresh)
+        steps = own if steps is None else steps
         with jax.default_matmul_precision(execution.precision):
             update, opt_state, loss = train_locally(
-                local, variables, partition, slot, state.inputs, bound
+                local, variables, partition, slot, steps, train_keys, beside
             )
         return update, opt_state if keeps_state else None, loss
 
-    steps = None
-    if local.equal_steps is None:
-        steps = jnp.where(selection.active, local_steps(local, partition.size[clients]), 0)
-    slots = Slot(
-        client=clients,
-        bits=draws.bits_of(key, clients, 1 + local.max_samples),
-        dropout=keys.of_clients(key, clients) if local.network.draws else None,
-        opt_state=jax.tree.map(lambda x: x[clients], state.clients),
-    )
-    return map_clients(train_one, slots, steps, batch, execution.mesh)
+    slots = Slot(clients, jax.tree.map(lambda x: x[clients], state.clients))
+    each, others = (None, None) if local.equal else (own, beside)
+    updates, opt_states, loss = map_clients(train_one, (slots, each), others, batch, execution.mesh)
+    if local.normalised:
+        total = jnp.broadcast_to(own.total, clients.shape)
+        weights = gradient_weights(local.optimizer, local.proximal, local.work.max_steps)[total]
+        divided = jax.tree.map(
+            lambda x: x / weights.reshape(-1, *[1] * (x.ndim - 1)), trained_part(updates)
+        )
+        updates = {**updates, **divided, WEIGHT: weights}
+    return updates, opt_states, loss
 
 
 def averaged(
@@ -199,6 +209,9 @@ def averaged(
     """Return the model and the server optimiser's state after a step on the weighted updates."""
     variables = state.model
     mean = jax.tree.map(lambda x: mean_update(x, weights), updates)
+    if WEIGHT in mean:
+        effective = mean.pop(WEIGHT) / jnp.maximum(jnp.sum(weights), 1e-30)
+        mean |= jax.tree.map(lambda x: effective * x, trained_part(mean))
     mean["params"] = ravel_pytree(variables["params"])[1](mean["params"])
     after = {**variables, **added(sent_part(variables), mean)}
     server_state = state.server
@@ -224,10 +237,12 @@ def added(variables: Variables, mean: Variables) -> Variables:
     return jax.tree.map(lambda old, move: (old + move).astype(old.dtype), variables, mean)
 
 
-def no_updates(state: LearnerState, size: int) -> Variables:
+def no_updates(state: LearnerState, size: int, *, normalised: bool = False) -> Variables:
     """Return ``size`` zero updates, leaves [size, ...], with ``params`` flattened to [size, d]."""
     params, _ = ravel_pytree(state.model["params"])
     model = {**sent_part(state.model), "params": params}
+    if normalised:
+        model[WEIGHT] = jnp.zeros(())
     return jax.tree.map(lambda x: jnp.zeros((size, *x.shape), x.dtype), model)
 
 

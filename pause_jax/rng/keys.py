@@ -100,6 +100,11 @@ def first_availability(world: Array) -> Array:
     return jax.random.fold_in(jax.random.fold_in(world, 0), 0)
 
 
+def local_work(latency: Array) -> Array:
+    """Derive the key of a round's local work from its key of latencies."""
+    return jax.random.fold_in(jax.random.clone(latency), 2**32 - 1)
+
+
 def budgets(world: Array) -> Array:
     """Derive the key for drawing client budgets, by folding in a number that no round uses."""
     return jax.random.fold_in(world, 2**32 - 1)

@@ -15,7 +15,7 @@ from jax import Array
 from pause_jax.base.compilation import telling, use_cache
 from pause_jax.config import SimConfig
 from pause_jax.learning import Execution
-from pause_jax.run.preflight import warn_if_far
+from pause_jax.run.preflight import warn_if_cut, warn_if_far
 from pause_jax.run.programs import Segment, Steps, compiled_steps, plain_steps, program_spec
 from pause_jax.run.record.result import Quantities, Record, Result, with_rounds
 from pause_jax.run.rounds.horizon import length_of
@@ -78,6 +78,7 @@ def drive(runs: Runs, watch: Watch) -> tuple[Result, Record]:
     with _calling(watch):
         state, fastest = steps.init(*inputs, runs.key, runs.policy)
     warn_if_far(runs.config.latency.min_latency, fastest)
+    warn_if_cut(runs.config, state.learning.partition.size)
 
     def shapes(segments: int, state: State = state) -> list[Any]:
         found = []

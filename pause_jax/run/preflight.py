@@ -227,3 +227,17 @@ def warn_if_far(min_latency: ArrayLike, fastest: ArrayLike) -> None:
             "latencies in seconds, and set it a little below the fastest client.",
             stacklevel=3,
         )
+
+
+def warn_if_cut(config: SimConfig, sizes: Array) -> None:
+    """Warn if ``max_steps`` cuts the work of the largest client. ``sizes`` are in samples."""
+    if config.learning is None:
+        return
+    largest = int(np.max(sizes))
+    if steps := config.learning.cut_steps(largest):
+        warnings.warn(
+            f"learning.max_steps = {config.learning.max_steps}: cuts the work of the largest "
+            f"client, whose {largest} samples take {steps} local steps. Set learning.max_steps = "
+            f"{steps} to keep them all.",
+            stacklevel=3,
+        )

@@ -14,6 +14,7 @@ from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig
 from pause_jax.learning import Execution, Learner, LearnerState, bandit_only
 from pause_jax.learning.learner import model_bytes, output_layer, update_size
+from pause_jax.learning.work import WorkLaw
 from pause_jax.policies import Context, Policy, policy_of
 from pause_jax.rng import keys
 from pause_jax.run.rounds.horizon import Length, length_of
@@ -21,13 +22,16 @@ from pause_jax.world.latency import Latency, Work
 
 # Function (round keys, round number) -> array.
 OfRound = Callable[[keys.RoundKeys, Array], Array]
+# Function (factors of the local work [K], or None if all are 1) -> latency model and its work.
+OfWork = Callable[[Array | None], tuple[Latency, Work]]
 
 
 class World(NamedTuple):
     """Simulated world, as pure functions that draw each round's latencies and availability.
 
     Attributes:
-      latency: (keys, round) -> float [K], latency of each client in seconds.
+      work: (keys) -> float [K], factors of the clients' local work; None if all are 1.
+      latency: (keys, round, factors or None) -> float [K], latency of each client in seconds.
       init: (key stream ``world``) -> state of the availability trace before round 1.
       present: (trace state, keys, clock) -> (mask of available clients, bool [K]; new trace state).
       lost: (keys, round) -> bool [K], clients that drop out of the round if they are chosen;
@@ -36,7 +40,8 @@ class World(NamedTuple):
         ``Latency.features``).
     """
 
-    latency: OfRound
+    work: Callable[[keys.RoundKeys], Array] | None
+    latency: Callable[[keys.RoundKeys, Array, Array | None], Array]
     init: Callable[[Array], Any]
     present: Callable[[Any, keys.RoundKeys, Array], tuple[Array, Any]]
     lost: OfRound | None
@@ -88,16 +93,14 @@ def setup_of(
     The state may be from any round, because only its partition and model shapes are read.
     """
     length = length_of(config) if length is None else length
-    data_size = local_samples = learning.partition.size.astype(jnp.float32)
-    if learner.max_samples is not None:
-        local_samples = jnp.minimum(data_size, learner.max_samples)
-    size = float(model_bytes(learning))
-    latency, work = config.latency.with_work(Work(size, size, local_samples))
+    data_size = learning.partition.size.astype(jnp.float32)
+    latency_of = latency_by_work(
+        config, float(model_bytes(learning)), data_size, learner.local_samples
+    )
     context = context_of(
         config,
-        latency,
+        latency_of,
         data_size=data_size,
-        local_samples=local_samples,
         share=learning.partition.share,
         update_size=update_size(learning),
         num_rounds=length.num_rounds,
@@ -110,39 +113,74 @@ def setup_of(
         config=config,
         length=length,
         learner=learner,
-        work=work,
-        world=world_of(config, latency),
+        work=latency_of(None)[1],
+        world=world_of(config, latency_of),
         context=context,
         policy=policy_of(config.policy, context),
     )
 
 
+def latency_by_work(
+    config: SimConfig,
+    model_bytes: float,
+    data_size: Array,
+    local_samples: Callable[[Array, Array | None], Array] | None,
+) -> OfWork:
+    """Return the function from factors of the local work to the latency model and its work.
+
+    ``local_samples`` is as in ``Learner``.
+    """
+
+    def latency_of(factors: Array | None) -> tuple[Latency, Work]:
+        samples = data_size if local_samples is None else local_samples(data_size, factors)
+        return config.latency.with_work(Work(model_bytes, model_bytes, samples))
+
+    return latency_of
+
+
+def work_law(config: SimConfig) -> WorkLaw | None:
+    """Return the law of the factors of the local work, or None if all factors are 1."""
+    if config.learning is None or config.learning.work.equal:
+        return None
+    return config.learning.work
+
+
 def context_of(
     config: SimConfig,
-    model: Latency,
+    latency_of: OfWork,
     *,
     data_size: Array,
-    local_samples: Array,
     share: Array,
     update_size: int,
     num_rounds: Array | int | None = None,
 ) -> Context:
     """Build a policy's context for a simulation or a deployed server.
 
-    ``model`` must be the latency model returned by ``Latency.with_work``. The keyword arguments are
+    ``latency_of`` is the function that :func:`latency_by_work` returns. The keyword arguments are
     fields of the context; ``num_rounds`` defaults to the config's.
     """
     num_clients = config.num_clients
+    law = work_law(config)
+    model, work = latency_of(None)
+
+    def expected(of: Callable[[Latency, Work], Any]) -> Any:
+        """Return the expectation of a function of the local work."""
+        if law is None:
+            return of(model, work)
+        levels = jax.vmap(lambda factors: of(*latency_of(factors)))(law.levels(num_clients))
+        return jax.tree.map(lambda x: jnp.mean(x, axis=0), levels)
 
     def varying(round: Array) -> Array:
-        return model.expected_speed_at(round, num_clients)
+        return expected(lambda model, _: model.expected_speed_at(round, num_clients))
 
     def forecast(clock: Array, ahead: Array) -> Array:
         if config.availability_trace is None:
             return jnp.full(num_clients, 1.0)
         return config.availability_trace.forecast(clock, ahead, num_clients)
 
-    speed, latency = _expected(model, num_clients)
+    speed, latency, local_samples = expected(
+        lambda model, work: (*_expected(model, num_clients), work.samples)
+    )
     return Context(
         num_clients=num_clients,
         num_selected=config.cohort_size,
@@ -168,12 +206,19 @@ def _expected(model: Latency, num_clients: int) -> tuple[Array, Array]:
     return model.expected_speed(num_clients), model.expected_latency(num_clients)
 
 
-def world_of(config: SimConfig, model: Latency) -> World:
-    """Build the world of a config from the latency model returned by ``Latency.with_work``."""
+def world_of(config: SimConfig, latency_of: OfWork) -> World:
+    """Build the world of a config. ``latency_of`` is from :func:`latency_by_work`."""
     num_clients = config.num_clients
     trace = config.availability_trace
+    law = work_law(config)
+    model, _ = latency_of(None)
 
-    def latency(round_keys: keys.RoundKeys, round: Array) -> Array:
+    def work(round_keys: keys.RoundKeys) -> Array:
+        assert law is not None
+        return law.factors(keys.local_work(round_keys.latency), num_clients)
+
+    def latency(round_keys: keys.RoundKeys, round: Array, factors: Array | None) -> Array:
+        model, _ = latency_of(factors)
         seconds = model.at(round_keys.latency, round, num_clients)
         if jnp.shape(seconds) != (num_clients,):
             raise ConfigError(
@@ -205,4 +250,11 @@ def world_of(config: SimConfig, model: Latency) -> World:
         return model.features(round_keys.latency, num_clients)
 
     drops = config.dropout is not None or model.drops
-    return World(latency, init, present, lost if drops else None, features)
+    return World(
+        work=None if law is None else work,
+        latency=latency,
+        init=init,
+        present=present,
+        lost=lost if drops else None,
+        features=features,
+    )

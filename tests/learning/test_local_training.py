@@ -17,12 +17,7 @@ from pause_jax.learning import (
     cohort,
     evaluation,
 )
-from pause_jax.learning.client import (
-    LocalTraining,
-    Slot,
-    local_steps,
-    train_locally,
-)
+from pause_jax.learning.client import Keys, LocalTraining, Slot, train_locally
 from pause_jax.learning.cohort import clients_that_fit, training_bytes
 from pause_jax.learning.evaluation import evaluate
 from pause_jax.learning.learner import all_finite, trained_part
@@ -30,7 +25,7 @@ from pause_jax.learning.models import linen_network
 from pause_jax.learning.normalisation import normalise
 from pause_jax.learning.server import added, averaged, mean_update, train_cohort
 from pause_jax.learning.task import Regression, task_of
-from pause_jax.rng import draws
+from pause_jax.learning.work import LocalWork, Steps
 from tests.reference import sgd, threefry
 
 pytestmark = pytest.mark.slow
@@ -75,10 +70,15 @@ def make_training(
     batch_size: int,
     max_samples: int,
     optimizer: str = "sgd",
-    equal_steps: int | None = None,
+    equal: bool = False,
+    epochs: float = 1.0,
+    max_steps: int | None = None,
+    largest: int | None = None,
     module: nn.Module | None = None,
     noisy_inputs: bool = False,
 ) -> LocalTraining:
+    """``max_steps`` is by default that of one pass over ``max_samples`` samples."""
+    steps = -(-max_samples // batch_size) if max_steps is None else max_steps
     return LocalTraining(
         network=linen_network(
             Linear().module(dataset.num_classes) if module is None else module, draws=False
@@ -86,29 +86,33 @@ def make_training(
         task=task_of(dataset),
         optimizer=OPTIMIZERS[optimizer](LEARNING_RATE),
         dataset=dataset,
-        batch_size=batch_size,
-        max_samples=max_samples,
-        equal_steps=equal_steps,
+        work=LocalWork(batch_size, steps, epochs, None),
+        largest=max_samples if largest is None else largest,
+        equal=equal,
         noisy_inputs=noisy_inputs,
     )
 
 
-def run(training, variables, partition, clients, keys, num_steps, *, opt_state=None):
+def run(training, variables, partition, clients, keys, *, opt_state=None):
     """train_locally for a cohort under jit and vmap; ``opt_state`` is per client if given."""
     if opt_state is None:
         opt_state, axis = training.optimizer.init(trained_part(variables)), None
     else:
         axis = 0
 
-    bound = None if training.equal_steps is not None else jnp.asarray(num_steps)
+    steps = training.work.steps(partition.size[np.asarray(clients)])
+    beside = None if training.equal else steps
 
-    def one(opt_state, client, key):
-        bits = draws.bits(key, (1 + training.max_samples,))
-        slot = Slot(client, bits, None, opt_state)
-        return train_locally(training, variables, partition, slot, NOISE_KEY, bound)
+    def one(opt_state, client, key, steps):
+        slot, train_keys = Slot(client, opt_state), Keys(key, NOISE_KEY)
+        return train_locally(training, variables, partition, slot, steps, train_keys, beside)
 
-    train = jax.jit(jax.vmap(one, in_axes=(axis, 0, 0)))
-    return train(opt_state, np.asarray(clients), keys)
+    if training.equal:
+        steps, own = training.work.steps(training.max_samples), None
+    else:
+        own = 0
+    train = jax.jit(jax.vmap(one, in_axes=(axis, 0, 0, own)))
+    return train(opt_state, np.asarray(clients), keys, steps)
 
 
 def row(tree, i: int):
@@ -128,7 +132,7 @@ def sample_order(training: LocalTraining, partition: Partition, client: int, key
     order, first, sizes, _ = jax.device_get(partition)
     start, size = int(first[client]), int(sizes[client])
     own = order[start : start + size]
-    lots = threefry.words(key, 0, 1 + training.max_samples)
+    lots = threefry.words(key, client, 1 + training.max_samples)
     return own[threefry.order_of(lots, size, training.max_samples)]
 
 
@@ -137,10 +141,10 @@ def test_update_and_loss_are_those_of_a_numpy_pass(task, optimizer):
     dataset = make_dataset(task)
     # 11 samples in batches of 4: the last batch is partial. Client 2 holds more than it may use.
     partition = make_partition(11, 4, 30)
-    training = make_training(dataset, batch_size=4, max_samples=22, optimizer=optimizer)
+    training = make_training(dataset, batch_size=4, max_samples=24, largest=30, optimizer=optimizer)
     variables = initial(training)
     keys = jax.random.split(jax.random.key(3), 3)
-    updates, _, losses = run(training, variables, partition, [0, 1, 2], keys, 6)
+    updates, _, losses = run(training, variables, partition, [0, 1, 2], keys)
     updates, losses, start = jax.device_get((updates, losses, variables["params"]["output"]))
     for client in range(3):
         order = sample_order(training, partition, client, keys[client])
@@ -164,11 +168,11 @@ def test_a_fixed_number_of_steps_gives_the_same_update_as_the_masked_loop():
     dataset = make_dataset("classification")
     partition = make_partition(11, 11)
     masked = make_training(dataset, batch_size=4, max_samples=11, optimizer="adam")
-    fixed = masked._replace(equal_steps=3)
+    fixed = masked._replace(equal=True)
     variables = initial(masked)
     keys = jax.random.split(jax.random.key(3), 2)
-    expected = run(masked, variables, partition, [0, 1], keys, 3)
-    actual = run(fixed, variables, partition, [0, 1], keys, 3)
+    expected = run(masked, variables, partition, [0, 1], keys)
+    actual = run(fixed, variables, partition, [0, 1], keys)
     assert_close(actual, expected)
 
 
@@ -178,24 +182,24 @@ def test_surplus_steps_change_neither_model_nor_moments_nor_loss():
     training = make_training(dataset, batch_size=4, max_samples=20, optimizer="adam")
     variables = initial(training)
     keys = jax.random.split(jax.random.key(5), 3)
-    steps = [int(local_steps(training, size)) for size in np.asarray(partition.size)]
-    assert steps == [1, 3, 5]
+    steps = training.work.steps(partition.size)
+    assert steps.total.tolist() == [1, 3, 5]
     fresh = training.optimizer.init(trained_part(variables))
 
-    def one(client, key, num_steps):
-        bits = draws.bits(key, (1 + training.max_samples,))
-        slot = Slot(client, bits, None, fresh)
-        return train_locally(training, variables, partition, slot, NOISE_KEY, num_steps)
+    def one(client, key, own, beside):
+        slot, train_keys = Slot(client, fresh), Keys(key, NOISE_KEY)
+        return train_locally(training, variables, partition, slot, own, train_keys, beside)
 
-    everyone = jax.jit(jax.vmap(one, in_axes=(0, 0, None)))
-    together = everyone(np.arange(3), keys, max(steps))
-    single = jax.jit(one)
-    for client, own in enumerate(steps):
-        alone = single(client, keys[client], own)
+    everyone = jax.jit(jax.vmap(one, in_axes=(0, 0, 0, None)))
+    together = everyone(np.arange(3), keys, steps, steps)
+    single = jax.jit(one, static_argnums=3)
+    for client, own in enumerate(steps.total.tolist()):
+        alone = single(client, keys[client], row(steps, client), None)
         assert int(alone[1][0].count) == own, "Adam counts the client's own steps"
         assert_close(row(together, client), alone)
+    longer = Steps(steps.per_pass + 4, steps.total + 4)
     jax.tree.map(
-        np.testing.assert_array_equal, together, everyone(np.arange(3), keys, max(steps) + 4)
+        np.testing.assert_array_equal, together, everyone(np.arange(3), keys, steps, longer)
     )
 
 
@@ -203,7 +207,7 @@ def test_training_goes_on_from_the_given_moments():
     """Two participations of two clients, each with its own moments, step by step with optax."""
     dataset = make_dataset("classification")
     partition = make_partition(8, 8)
-    training = make_training(dataset, batch_size=4, max_samples=8, optimizer="adam", equal_steps=2)
+    training = make_training(dataset, batch_size=4, max_samples=8, optimizer="adam", equal=True)
     variables = initial(training)
 
     def loss(weights, rows):
@@ -221,7 +225,7 @@ def test_training_goes_on_from_the_given_moments():
     moments, state = [training.optimizer.init(start)] * 2, None
     for participation in (1, 2):
         keys = jax.random.split(jax.random.key(participation), 2)
-        updates, state, _ = run(training, variables, partition, [0, 1], keys, 2, opt_state=state)
+        updates, state, _ = run(training, variables, partition, [0, 1], keys, opt_state=state)
         for client in (0, 1):
             order, weights = sample_order(training, partition, client, keys[client]), start
             for rows in (order[:4], order[4:]):
@@ -255,15 +259,14 @@ def uses(partition: Partition, *, batch_size: int, max_samples: int, passes: int
         pixel_max=0,
     )
     training = make_training(
-        dataset, batch_size=batch_size, max_samples=max_samples, module=_Weights()
+        dataset, batch_size=batch_size, max_samples=max_samples, largest=total, module=_Weights()
     )
     clients = np.arange(len(partition.size))
-    steps = int(np.max(local_steps(training, np.asarray(partition.size))))
     variables = training.network.init(jax.random.key(0), dataset.x_test)
 
     def weights_after(key: jax.Array) -> jax.Array:
         keys = jax.random.split(key, len(clients))
-        update, *_ = run(training, variables, partition, clients, keys, steps)
+        update, *_ = run(training, variables, partition, clients, keys)
         return update["params"]["Dense_0"]["kernel"][:, :, 0]
 
     keys = jax.random.split(jax.random.key(0), passes)
@@ -289,7 +292,7 @@ def own_samples(partition: Partition) -> list[np.ndarray]:
 @pytest.mark.parametrize("batch_size", [1, 4, 7])
 def test_a_pass_uses_every_sample_of_the_client_exactly_once(batch_size):
     partition = make_partition(1, 7, 20, 12, total=40)
-    used = uses(partition, batch_size=batch_size, max_samples=20, passes=3)
+    used = uses(partition, batch_size=batch_size, max_samples=20 + -20 % batch_size, passes=3)
     for client, own in enumerate(own_samples(partition)):
         expected = np.isin(np.arange(40), own).astype(int)
         np.testing.assert_array_equal(used[:, client], np.tile(expected, (3, 1)))
@@ -326,7 +329,7 @@ def test_input_noise_has_the_std_of_the_quality_and_is_fixed_for_a_sample():
 
     @jax.jit
     def moves(key):
-        updates, *_ = run(training, variables, partition, [0, 1], jax.random.split(key, 2), 1)
+        updates, *_ = run(training, variables, partition, [0, 1], jax.random.split(key, 2))
         return updates["params"]["Dense_0"]["kernel"][:, :, 0]
 
     def inputs(seed: int) -> np.ndarray:
@@ -356,7 +359,7 @@ def test_batch_statistics_of_a_partial_batch_are_those_of_its_own_samples():
     training = make_training(dataset, batch_size=8, max_samples=5, module=module)
     inputs = np.asarray(dataset.x_train)[np.asarray(partition.order)[:5]]
     variables = jax.jit(module.init)(jax.random.key(7), inputs)
-    update, *_ = run(training, variables, partition, [0], jax.random.split(jax.random.key(3), 1), 1)
+    update, *_ = run(training, variables, partition, [0], jax.random.split(jax.random.key(3), 1))
     forward = jax.jit(lambda v, x: module.apply(v, x, train=True, mutable=["batch_stats"])[1])
     trained = forward(variables, inputs)["batch_stats"]
     expected = jax.tree.map(np.subtract, trained, variables["batch_stats"])
@@ -396,7 +399,7 @@ def round_of():
     """A round of five clients of unequal size, the last slot empty, by clients side by side."""
     partition = make_partition(11, 4, 30, 3, 12)
     training = make_training(
-        make_dataset("classification"), batch_size=4, max_samples=22, optimizer="adam"
+        make_dataset("classification"), batch_size=4, max_samples=24, largest=30, optimizer="adam"
     )
     variables = initial(training)
     fresh = training.optimizer.init(trained_part(variables))
@@ -432,12 +435,12 @@ def test_a_round_is_the_same_however_many_clients_train_side_by_side(round_of, c
 def test_each_slot_is_trained_once_and_for_all_its_steps(batch):
     slots, steps = np.arange(7), np.asarray([3, 1, 0, 4, 1, 5, 9])
 
-    def train(slot, bound):
-        return 10 * slot[0], slot[1] if bound is None else bound
+    def train(slot, beside):
+        return 10 * slot[0], slot[1] if beside is None else jnp.max(beside.total)
 
     @jax.jit
     def train_all(slots, steps):
-        return cohort.map_clients(train, (slots, steps), steps, batch)
+        return cohort.map_clients(train, (slots, steps), Steps(steps, steps), batch)
 
     done, bound = train_all(slots, steps)
     np.testing.assert_array_equal(done, 10 * slots)
@@ -459,7 +462,8 @@ def test_clients_side_by_side_are_bounded_by_what_they_keep(monkeypatch):
         monkeypatch.setattr(cohort, name, 10_000)
 
     def side_by_side(batch_size: int) -> int:
-        return clients_that_fit(training_bytes(training._replace(batch_size=batch_size), variables))
+        work = training.work._replace(batch_size=batch_size)
+        return clients_that_fit(training_bytes(training._replace(work=work), variables))
 
     small = side_by_side(4)
     assert 10_000 // (3 * least) <= small <= 10_000 // least

@@ -91,7 +91,7 @@ def test_a_full_answer_is_the_mean_loss_on_all_data_of_the_client(monkeypatch, c
 
 
 def test_a_batch_answer_is_the_mean_over_distinct_samples_of_the_client():
-    training, _, state, bound = network()
+    training, _, state, _ = network()
     client = int(np.asarray(state.partition.size).argmin())
     values = sample_losses(client)
     count = len(values) - 2
@@ -99,7 +99,7 @@ def test_a_batch_answer_is_the_mean_over_distinct_samples_of_the_client():
 
     def one(key):
         lots = draws.bits(key, (count,))
-        return local_loss(training, state.variables, state.partition, client, lots, key, bound)
+        return local_loss(training, state.variables, state.partition, client, lots, key)
 
     ours = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(3), 3000)))
     assert np.abs(ours[:, None] - subsets[None, :]).min(axis=1).max() < 2e-6

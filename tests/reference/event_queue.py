@@ -124,7 +124,9 @@ class EventQueue(Simulator):
         config, everyone = self.config, range(self.num_clients)
         self.decisions += 1
         t, world = self.decisions, self.streams.world
-        latency = config.latency.sample(round_keys.latency(world, t), self.num_clients)
+        self.factor_of = self.factors(t)
+        model = self.latency_at(self.factor_of)
+        latency = model.sample(round_keys.latency(world, t), self.num_clients)
         present = jax.random.bernoulli(
             round_keys.availability(world, t), config.availability, (self.num_clients,)
         )
@@ -162,7 +164,8 @@ class EventQueue(Simulator):
     def trained(self, k: int, epsilon: float) -> tuple[Any, float]:
         """What the server will receive of a client that starts now, and its loss."""
         old, number = self.model, self.version + 1
-        local, moments, loss = self.learner.train(old, k, number, self.moments.get(k, Moments()))
+        before = self.moments.get(k, Moments())
+        local, moments, loss = self.learner.train(old, k, number, before, self.factor_of[k])
         if self.config.learning.keep_optimizer_state:
             self.moments[k] = moments
         key = jax.random.fold_in(round_keys.cohort(self.streams.privacy, number), k)

@@ -102,21 +102,38 @@ class Learner:
             self.noise[row] = threefry.normal(self.streams.inputs, row, shape)
         return self.noise[row]
 
-    def used(self, client, round):
-        """One pass over the client's samples in a new random order, as far as its steps go."""
-        held = self.held[client]
-        key = round_keys.cohort(self.streams.training, round)
-        lots = threefry.words(key, client, 1 + self.most)
-        return held[threefry.order_of(lots, len(held), self.most)]
+    def steps(self, client, factor=1.0):
+        """Steps of a pass and of a round; ``factor`` multiplies the work."""
+        learning = self.learning
+        per_pass = min(math.ceil(len(self.held[client]) / learning.batch_size), learning.max_steps)
+        wanted = float(learning.epochs) * per_pass
+        if learning.local_steps is not None:
+            wanted = learning.local_steps
+        return per_pass, min(math.ceil(wanted * float(factor) - 1e-4), learning.max_steps)
 
-    def train(self, model, client, round, moments):
+    def batches(self, client, round, factor=1.0):
+        """Rows of each step: passes over the client's samples, each in a new random order."""
+        held, (per_pass, total) = self.held[client], self.steps(client, factor)
+        found: list[np.ndarray] = []
+        while len(found) < total:
+            key = round_keys.cohort(self.streams.training, round)
+            if found:
+                key = jax.random.fold_in(key, len(found) // per_pass)
+            lots = threefry.words(key, client, 1 + self.most)
+            order = held[threefry.order_of(lots, len(held), self.most)]
+            found += batches(order, self.learning.batch_size)
+        return found[:total]
+
+    def train(self, model, client, round, moments, factor=1.0):
         """Local SGD from the global model: (local model, moments, mean loss of the batches)."""
         theta, rest = model
         losses = []
         rate = learning_rate(self.learning, round)
-        for rows in batches(self.used(client, round), self.learning.batch_size):
+        for rows in self.batches(client, round, factor):
             loss, gradient, rest = self.gradient(theta, rest, *self.samples(client, rows))
             losses.append(loss)
+            if self.learning.proximal is not None:
+                gradient = gradient + float(self.learning.proximal) * (theta - model.theta)
             if self.learning.optimizer == "sgd":
                 theta = theta - rate * gradient
                 continue

@@ -7,6 +7,10 @@ def latency(world, round):
     return jax.random.fold_in(world, 2 * round)
 
 
+def local_work(world, round):
+    return jax.random.fold_in(latency(world, round), 2**32 - 1)
+
+
 def availability(world, round):
     return jax.random.fold_in(world, 2 * round + 1)
 

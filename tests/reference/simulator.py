@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pause_jax.rng import keys
+from pause_jax.world.latency import Network
 from tests.reference import oracles, round_keys, threefry
 from tests.reference.local_sgd import Learner, Model, Moments
 
@@ -53,10 +54,6 @@ class Simulator:
         self.config, self.streams = config, keys.streams(key)
         self.num_clients = config.num_clients
         self.m = self.num_clients if config.policy.name == "all" else config.num_selected
-        self.expected_speed, self.expected_latency = (
-            [float(x) for x in np.asarray(values)]
-            for values in expectations(config.latency, self.num_clients)
-        )
         self.epsilon = schedule(config.privacy)
         self.privatize = jax.jit(config.privacy.privatize)
         self.counts, self.mean_speed = [0] * self.num_clients, [0.0] * self.num_clients
@@ -68,6 +65,40 @@ class Simulator:
             self.learner = Learner(config, self.streams, data)
             self.size = [len(held) for held in self.learner.held]
             self.quality, self.model = self.learner.quality, self.learner.initial
+        each = [expectations(self.latency_at(level), self.num_clients) for level in self.levels()]
+        self.expected_speed, self.expected_latency = np.mean(np.asarray(each), axis=0).tolist()
+
+    def factors(self, t: int) -> np.ndarray:
+        """By what each client's work of round t is multiplied."""
+        law = self.config.learning and self.config.learning.work
+        if not law or law.equal:
+            return np.ones(self.num_clients)
+        key = round_keys.local_work(self.streams.world, t)
+        return np.asarray(law.factors(key, self.num_clients))
+
+    def levels(self) -> list[np.ndarray]:
+        """Equally likely factors, for expectations: the middles of eighths of a uniform law."""
+        law = self.config.learning and self.config.learning.work
+        if not law or law.equal:
+            return [np.ones(self.num_clients)]
+        if law.name == "per_client":
+            return [np.asarray(law.values)]
+        middles = (np.arange(8) + 0.5) / 8
+        low, high = float(law.low), float(law.high)
+        return [np.full(self.num_clients, low + (high - low) * middle) for middle in middles]
+
+    def latency_at(self, factors: np.ndarray):
+        """The latency model of clients that do so much work."""
+        latency = self.config.latency
+        if not isinstance(latency, Network):
+            return latency
+        samples = []
+        for k, factor in enumerate(factors):
+            per_pass, total = self.learner.steps(k, factor)
+            used = min(self.size[k], self.learner.most)
+            passes, rest = divmod(total, per_pass)
+            samples.append(passes * used + min(rest * self.config.learning.batch_size, used))
+        return latency.replace(samples=jnp.asarray(samples, jnp.float32))
 
     def run(self) -> dict[str, Any]:
         """Every recorded quantity, by its name in ``Result``."""
@@ -99,7 +130,9 @@ class Simulator:
         """Play one round of Algorithm 1 of PAUSE."""
         config, everyone = self.config, range(self.num_clients)
         world_key = round_keys.latency(self.streams.world, t)
-        latency = [float(x) for x in config.latency.sample(world_key, self.num_clients)]
+        self.factor_of = self.factors(t)
+        model = self.latency_at(self.factor_of)
+        latency = [float(x) for x in model.sample(world_key, self.num_clients)]
         present = jax.random.bernoulli(
             round_keys.availability(self.streams.world, t), config.availability, (self.num_clients,)
         )
@@ -229,16 +262,20 @@ class Simulator:
         """Steps 3, 4, 5: the new global model; returns the mean training loss."""
         old, train_loss = self.model, 0.0
         theta, rest = old
+        normalised = self.config.learning.aggregation == "fednova"
+        amount = {k: self.gradient_weight(k) if normalised else 1.0 for k in weight}
+        effective = sum(share * amount[k] for k, share in weight.items()) if normalised else 1.0
         for k, share in weight.items():
             moments = self.moments.get(k, Moments())
-            local, moments, loss = self.learner.train(old, k, t, moments)
+            local, moments, loss = self.learner.train(old, k, t, moments, self.factor_of[k])
             if self.config.learning.keep_optimizer_state:
                 self.moments[k] = moments
             key = jax.random.fold_in(round_keys.cohort(self.streams.privacy, t), k)
             # Weights of the collection ``clear`` and running statistics leave as they are.
-            clear, update = np.split(local.theta - old.theta, [self.learner.in_the_clear])
+            moved = (local.theta - old.theta) / amount[k]
+            clear, update = np.split(moved, [self.learner.in_the_clear])
             sent = np.concatenate([clear, self.release(key, update, epsilon[k])])
-            theta = theta + share * sent
+            theta = theta + effective * share * sent
             rest = jax.tree.map(
                 lambda mean, new, start, share=share: mean + share * (new - start),
                 rest,
@@ -248,6 +285,14 @@ class Simulator:
             train_loss += share * loss
         self.model = Model(theta, rest)
         return train_loss
+
+    def gradient_weight(self, k: int) -> float:
+        """FedNova's |a|_1 of SGD (Wang et al., 2020)."""
+        learning, (_, total) = self.config.learning, self.learner.steps(k, self.factor_of[k])
+        if learning.proximal is None:
+            return float(total)
+        shrink = float(learning.learning_rate) * float(learning.proximal)
+        return (1 - (1 - shrink) ** total) / shrink
 
     def release(self, key, update: np.ndarray, epsilon: float) -> np.ndarray:
         """Step 4: h_k, clipped and noised for eps_i."""

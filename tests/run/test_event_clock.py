@@ -11,7 +11,7 @@ import pytest
 from pause_jax import Asynchronous, Learning, Reward, SimConfig, simulate
 from pause_jax.bandit import no_info, store_active
 from pause_jax.config import Equal, Hinge
-from pause_jax.learning import Digits, Dirichlet, Linear
+from pause_jax.learning import Digits, Dirichlet, Linear, UniformWork
 from pause_jax.policies import (
     Context,
     Fastest,
@@ -24,7 +24,7 @@ from pause_jax.policies import (
 )
 from pause_jax.privacy import Geometric, NoPrivacy, PerCoordinateLaplace, Uniform
 from pause_jax.rng import keys
-from pause_jax.world.latency import SpeedNormal
+from pause_jax.world.latency import Network, SpeedNormal
 from tests.reference.event_queue import EventQueue
 from tests.reference.local_sgd import Learner
 
@@ -112,6 +112,16 @@ CONFIGS = {
         latency=SpeedNormal(),
         clock=at(8, 2, staleness=Equal(), max_staleness=1.0),
     ),
+    "work": BASE.replace(
+        policy=Random(),
+        privacy=NoPrivacy(),
+        dropout=0.3,
+        clock=at(5, 3),
+        latency=Network(download_bytes=1e4, upload_bytes=1e4),
+        learning=LEARNING.replace(
+            epochs=3.0, max_steps=60, work=UniformWork(low=0.1, high=1.2), proximal=0.1
+        ),
+    ),
     # The buffer is above the concurrency.
     "losses": BASE.replace(policy=LargestLoss(), clock=at(2, 3)),
     "more_slots_than_buffer": BASE.replace(policy=Pause(), clock=at(6, 2, 3)),
@@ -149,6 +159,8 @@ def learner(name: str) -> Learner:
 
 
 def queue_of(config: SimConfig) -> EventQueue:
+    if config.learning is not None and not config.learning.work.equal:
+        return EventQueue(config, KEY, config.learning.data.load()).play()
     queue = EventQueue(config.replace(learning=None), KEY)
     queue.config = config
     if config.learning is not None:

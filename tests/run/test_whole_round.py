@@ -19,8 +19,10 @@ from pause_jax.learning import (
     Mlp,
     Model,
     StepDecay,
+    UniformWork,
 )
 from pause_jax.learning.normalisation import ClearBatchNorm
+from pause_jax.learning.work import PerClient
 from pause_jax.policies import All, Fastest, Pause, PowerOfChoice, RoundRobin
 from pause_jax.privacy import (
     MECHANISMS,
@@ -36,7 +38,7 @@ from pause_jax.privacy import (
     Table,
     Uniform,
 )
-from pause_jax.world.latency import SpeedNormal
+from pause_jax.world.latency import Network, SpeedNormal
 from tests.reference.simulator import Simulator
 from tests.support.runs import assert_close
 
@@ -138,6 +140,26 @@ CONFIGS = {
     # Rounds without anybody count: see the end.
     "step_decay": RICH.replace(
         availability=0.3, learning=LEARNING.replace(schedule=StepDecay(every=2, factor=0.3))
+    ),
+    "half_epoch": TURNS.replace(learning=SGD.replace(epochs=0.5)),
+    "three_epochs": RICH.replace(
+        latency=Network(download_bytes=1e4, upload_bytes=1e4),
+        learning=LEARNING.replace(epochs=3.0, max_steps=40),
+    ),
+    "own_work": RICH.replace(
+        latency=Network(download_bytes=1e4, upload_bytes=1e4),
+        learning=SGD.replace(
+            epochs=3.0, max_steps=40, work=UniformWork(low=0.1, high=1.2), aggregation="fednova"
+        ),
+    ),
+    "local_steps": TURNS.replace(
+        learning=SGD.replace(
+            local_steps=7,
+            max_steps=14,
+            work=PerClient(values=(1.0, 0.2, 1.5, 2.0, 0.7, 1.0)),
+            proximal=0.3,
+            aggregation="fednova",
+        )
     ),
     "bandit": RICH.replace(learning=None, policy=All()),
     "projected": RICH.replace(

@@ -73,6 +73,7 @@ class Slots(NamedTuple):
       peers: int32, number of clients that started together, including this client.
       epsilon: float, privacy parameter of the client's release.
       sends: bool, whether an update reaches the server (not lost, and the budget is not spent).
+      work: float, factor of the client's local work.
       latency: float, seconds from start to answer.
       finish: float, time of the answer, in seconds since the last server step.
     """
@@ -86,6 +87,7 @@ class Slots(NamedTuple):
     peers: Int[Array, " S"]
     epsilon: Float[Array, " S"]
     sends: Bool[Array, " S"]
+    work: Float[Array, " S"]
     latency: Float[Array, " S"]
     finish: Float[Array, " S"]
 
@@ -145,6 +147,7 @@ def nobody(config: SimConfig, plan: Plan, updates: Any) -> Flight:
         peers=number,
         epsilon=zero,
         sends=none,
+        work=zero,
         latency=zero,
         finish=zero,
     )

@@ -164,6 +164,7 @@ def decide(setup: Setup, before: State, events: Events, number: Array) -> Events
         "peers": jnp.sum(active),
         "epsilon": conditions.epsilon[clients],
         "sends": close_round(setup, conditions, answers, selection, round_keys, decision).in_time,
+        "work": jnp.ones(()) if conditions.work is None else conditions.work[clients],
         "latency": conditions.latency[clients],
         "finish": events.now + conditions.latency[clients],
     }

@@ -32,7 +32,7 @@ from pause_jax.run.events.flight import (
 from pause_jax.run.events.queue import Events, heard, play_events, seconds_of
 from pause_jax.run.record.result import Quantities, Record, record_round
 from pause_jax.run.rounds.horizon import advanced
-from pause_jax.run.rounds.round import can_miss_average, only_received, release_of
+from pause_jax.run.rounds.round import can_miss_average, only_received, release_of, working
 from pause_jax.run.rounds.state import Round, State, examined
 from pause_jax.run.setup import Setup
 
@@ -130,7 +130,8 @@ def train(
             jnp.where(trains, cohort.client, nobody), jnp.where(trains, cohort.weight, 0.0)
         )
         release = release_of(setup.config.privacy, step_keys.privacy, sending, cohort.epsilon)
-        state = learning._replace(clients=clients)
+        factors = jnp.ones(nobody).at[cohort.client].set(cohort.work, mode="drop")
+        state = working(learning._replace(clients=clients), factors)
         state, trained, updates = learner.train(step_keys.training, state, sending, release)
 
         def put(table: Array, rows: Array) -> Array:

@@ -63,9 +63,11 @@ def play(
 class Conditions(NamedTuple):
     """Latency (in seconds), availability and epsilon of each client in a round.
 
-    A ``dropped`` client has spent its budget. If chosen, the client takes part but sends nothing.
+    ``work`` has the factors of the local work, or is None if all are 1. A ``dropped`` client has
+    spent its budget. If chosen, the client takes part but sends nothing.
     """
 
+    work: Float[Array, " K"] | None
     latency: Float[Array, " K"]
     available: Bool[Array, " K"]
     availability_trace: Any
@@ -78,14 +80,15 @@ def observe_world(
 ) -> Conditions:
     """Draw latencies and availability, and look up the epsilon of each client's next release."""
     budget = setup.config.privacy.budget
-    latency = setup.world.latency(round_keys, round)
+    work = None if setup.world.work is None else setup.world.work(round_keys)
+    latency = setup.world.latency(round_keys, round, work)
     available, trace = setup.world.present(before.availability_trace, round_keys, before.clock)
     epsilon = budget.epsilon(before.counts + 1)
     exhausted = budget.exhausted(before.counts + 1)
     if setup.config.when_spent == "exclude":
         available &= ~exhausted
     dropped = exhausted & (setup.config.when_spent == "drop")
-    return Conditions(latency, available, trace, epsilon, dropped)
+    return Conditions(work, latency, available, trace, epsilon, dropped)
 
 
 class Answers(NamedTuple):
@@ -244,11 +247,12 @@ def train(
         sending = only_received(selection, averaged)
     epsilon = conditions.epsilon[selection.clients]
     release = release_of(setup.config.privacy, round_keys.privacy, sending, epsilon)
+    learning = working(before.learning, conditions.work)
     if stale is None:
-        return Learned(*learner.train(round_keys.training, before.learning, sending, release), None)
+        return Learned(*learner.train(round_keys.training, learning, sending, release), None)
     assert learner.deferred is not None, "learner_of asks for it"
     learning, trained, updates = learner.deferred.train(
-        round_keys.training, before.learning, sending, release
+        round_keys.training, learning, sending, release
     )
     updates, weights, stale = with_stale(
         updates, sending.weights, arrival.stale, stale, learner.stale_damping
@@ -256,6 +260,13 @@ def train(
     learning = learner.deferred.average(learning, updates, weights)
     released = jnp.where(_missing(selection, arrival)[:, None], 0.0, trained.released)
     return Learned(learning, trained._replace(released=released), stale)
+
+
+def working(learning: LearnerState, factors: Array | None) -> LearnerState:
+    """Return the learner's state with the factors of the local work, if the learner uses them."""
+    if learning.work is None or factors is None:
+        return learning
+    return learning._replace(work=factors)
 
 
 def release_of(mechanism: Mechanism, key: Array, sending: Selection, epsilon: Array) -> Release:
