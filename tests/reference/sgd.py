@@ -39,18 +39,17 @@ def train(
     bias: np.ndarray,
     x: np.ndarray,
     y: np.ndarray,
-    order: np.ndarray,
+    steps: list[np.ndarray],
     *,
-    batch_size: int,
     learning_rate: float,
     optimizer: str,
 ) -> Trained:
-    """One pass of SGD or Adam over ``x[order], y[order]``. Integer y means classification."""
+    """SGD or Adam on the rows of each step. Integer y means classification."""
     criterion = cross_entropy if np.issubdtype(y.dtype, np.integer) else half_squared_error
     params = [np.asarray(kernel, np.float64), np.asarray(bias, np.float64)]
     first, second = [np.zeros_like(p) for p in params], [np.zeros_like(p) for p in params]
     losses = []
-    for step, rows in enumerate(batches(order, batch_size), start=1):
+    for step, rows in enumerate(steps, start=1):
         inputs = np.asarray(x[rows], np.float64)
         loss, error = criterion(inputs @ params[0] + params[1], y[rows])
         losses.append(loss)
