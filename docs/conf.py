@@ -1,8 +1,8 @@
 """The documentation site: ``make docs`` builds it into build/site.
 
-Pages are read where they stand in the repository (docs/, notebooks/, experiments/), so that a link
-between them is the same on the site and in a checkout. What is made from the code (the reference,
-the gallery, the program's help) is written by ``tools/site_pages.py`` first. Nothing is fetched.
+Sphinx reads pages at their place in the repository (docs/, notebooks/, experiments/), so relative
+links work on the site and in a checkout. ``tools/site_pages.py`` first generates the pages that
+come from the code (the reference, the gallery, the program's help). The build needs no network.
 """
 
 import sys
@@ -16,7 +16,7 @@ from sphinx.ext.autodoc.mock import MockFinder  # type: ignore[attr-defined]
 import pause_jax
 from tools import cross_references, site_pages
 
-# Flower has an environment of its own; its names are text here.
+# Flower needs a separate environment. Without it, its names are plain text.
 sys.meta_path.insert(0, MockFinder(["flwr"]))
 
 project = "pause_jax"
@@ -47,7 +47,7 @@ extensions = [
 ]
 nitpicky = True
 
-# Markdown, and notebooks as they are stored: with their outputs.
+# Notebooks keep their stored outputs.
 nb_execution_mode = "off"
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence", "dollarmath"]
@@ -62,6 +62,8 @@ python_maximum_signature_line_length = 80
 html_theme = "furo"
 html_title = f"pause_jax {release}"
 html_extra_path = ["site_root"]
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_show_copyright = False
 html_show_sphinx = False
 html_copy_source = False
@@ -69,7 +71,7 @@ html_theme_options = {"navigation_with_keys": True}
 
 
 def setup(app: Sphinx) -> None:
-    """Write the pages that are made from the code, and resolve names as Python does."""
+    """Generate the pages that come from the code, and connect the checks and resolvers."""
     site_pages.write()
     cross_references.setup(app)
     app.connect("env-check-consistency", site_pages.check_promises)
