@@ -53,6 +53,21 @@ def test_who_is_left_behind_runs(capsys):
     assert capsys.readouterr().out.count("<xarray.DataArray") == 2
 
 
+@pytest.mark.slow
+def test_tables_run(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    few = ".replace(num_rounds=10, eval_every=5, track_regret=False).override("
+    few += '{"learning.optimizer": "sgd", "learning.max_steps": 1})'
+    smaller = {"digits_small(name)": f"digits_small(name){few}", "key(0), 5)": "key(0), 2)"}
+    smaller |= {'("pause", "random", "fastest")': '("random", "fastest")'}
+    names = play("docs/guides/tables.md", smaller=smaller)
+    printed = capsys.readouterr().out
+    accuracy = names["accuracy"].sel(config="random").mean().item()
+    assert f"random & ${accuracy:.1f} \\pm " in printed
+    assert re.search(r"fastest: [-+]\d+\.\d points \[", printed)
+    assert (tmp_path / "curves.pdf").read_bytes().startswith(b"%PDF")
+
+
 def test_the_command_of_budgets_sets_a_law_of_two_tiers():
     text = (ROOT / "docs" / "guides" / "budgets.md").read_text("utf-8")
     words = shlex.split(text[text.index("pause-jax compare") :].partition("```")[0])

@@ -172,8 +172,14 @@ def test_a_bad_record_is_one_message_before_any_run(record, words):
             assert word in str(error.value)
 
 
-def test_the_example_of_the_guide_runs(capsys):
-    fewer = "num_rounds=3, learning=None, track_regret=False"
-    smaller = {"digits_small()": f'digits_small("random").replace({fewer})'}
-    play("docs/guides/own_figure.md", only="@quantity", smaller=smaller)
-    assert float(capsys.readouterr().out) > 0
+def test_examples_of_the_guide_run(capsys):
+    fewer = "num_rounds=3, eval_every=3, track_regret=False"
+    quick = '"learning.optimizer": "sgd", "learning.max_steps": 1, '
+    smaller = {
+        "digits_small(), jax": f'digits_small("random").replace({fewer}, learning=None), jax',
+        "digits_small().override({": f'digits_small("random").replace({fewer}).override({{{quick}',
+    }
+    play("docs/guides/own_figure.md", smaller=smaller)
+    idle, top_three = capsys.readouterr().out.splitlines()
+    assert float(idle) > 0
+    assert 0 < float(top_three.strip("[]")) <= 1
