@@ -1,9 +1,9 @@
-"""Policy gallery: a card for each named policy, with its curve and the curve of ``random``.
+"""Generator of the policy gallery: one card per named policy, with the curve of ``random``.
 
     python -m tools.policy_gallery    # recompute docs/figures/gallery.csv: ten minutes on 2 cores
     python -m tools.policy_gallery NAME ...    # recompute these policies only
 
-The site build makes the cards from the code (``write``), and the curves from the stored numbers.
+The site build generates cards from the code (``write``), and curves from the stored numbers.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ SETTING = presets.digits_small().replace(eval_every=EVAL_EVERY)
 # Test samples that the server holds for GreedyFed; other policies are scored on the whole test set.
 HELD = 60
 COSTS: dict[type[PolicyConfig], str] = {
-    ClusteredSimilarity: "a clustering of all clients' last updates, on the host",
+    ClusteredSimilarity: "clustering of all clients' last updates on the host",
     DivFl: "distances from the cohort's updates to all last updates",
-    FedCor: "a fit of the clients' loss changes by gradient descent",
-    GreedyFed: "validation losses of parts of the cohort, at the server",
-    HicsFl: "a clustering of all clients' last output layers, on the host",
+    FedCor: "gradient descent on a model of the clients' loss changes",
+    GreedyFed: "validation losses of subsets of the cohort at the server",
+    HicsFl: "clustering of all clients' last output layers on the host",
 }
 HEAD = """# Policy gallery
 
 The library has {number} named policies. `pause-jax policies` lists them, and `named("pause")` or
-`--policies pause` takes one. [Which policy?](../guides/which_policy.md) compares 42 of them
+`--policies pause` selects one. [Which policy?](../guides/which_policy.md) compares 42 of them
 on twelve fleets.
 
 All curves come from **one setting**, `digits_small`: {K} clients, {m} a round, {T} rounds, the
 papers' noise, `two_groups` latencies, {seeds} seeds. The line is the mean test accuracy against
-simulated seconds, and the band its standard error. The grey line is `{beside}`. Other fleets give
-another order, so do not choose a policy by these curves.
+simulated seconds, and the band its standard error. The grey line is `{beside}`. On other fleets the
+policies rank differently, so do not choose one by these curves.
 
 """
 
@@ -141,16 +141,16 @@ def choice(policy: PolicyConfig) -> str:
     search = getattr(policy, "search", None)
     if isinstance(search, Annealing):
         return (
-            f"{search.steps} steps of annealing a round, as in the papers; the exact search of "
-            "`pause` and `bsfl` takes less time and is never worse in the reward"
+            f"{search.steps} annealing steps per round, as in the papers. The exact search of "
+            "`pause` and `bsfl` is faster and never finds a smaller reward"
         )
     if isinstance(search, Exhaustive):
         cohorts = math.comb(SETTING.num_clients, SETTING.num_selected)
-        return f"the value of every cohort, {cohorts:,} of them here"
+        return f"evaluation of all {cohorts:,} cohorts"
     for kind, cost in COSTS.items():
         if isinstance(policy, kind):
             return cost
-    return "a sort of the clients at most"
+    return "at most one sort of the clients"
 
 
 def facts(policy: PolicyConfig, points: list[Point]) -> Iterator[tuple[str, str]]:
@@ -164,12 +164,12 @@ def facts(policy: PolicyConfig, points: list[Point]) -> Iterator[tuple[str, str]
         yield "released without noise", "; ".join(policy.releases)
     asking = ""
     if last.asking > 0:
-        asking = f"; answers to its question take {last.asking / last.seconds:.0%} of the time here"
+        asking = f"; queries take {last.asking / last.seconds:.0%} of the simulated time"
     yield "costs", choice(policy) + asking
     if asking:
-        yield "event clock", "refused, as nobody waits for answers to questions"
+        yield "event clock", "rejected, because the event clock does not wait for queries"
     elif any(word in policy.observes for word in ("loss", "updates")):
-        yield "event clock", "receives losses and updates at server steps alone"
+        yield "event clock", "receives losses and updates only at server steps"
     yield "source", policy.reference
     best = max(point.accuracy for point in points)
     yield (

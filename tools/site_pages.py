@@ -1,10 +1,10 @@
-"""Generated pages of the site: the reference, the galleries and the program's help.
+"""Generator of the site's reference, galleries and help pages.
 
-    docs/api/           a page for each room of the package, with the names in every ``__all__``
-    docs/gallery/       a card for each named policy, and for each notebook
-    docs/command_line/  the help of each command
+    docs/api/           one page per room of the package, with the names in each ``__all__``
+    docs/gallery/       one card per named policy and per notebook
+    docs/command_line/  help of each command
 
-Every build of the site writes them; they are not committed.
+Every build of the site regenerates these pages. They are not committed.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def room_page(room_name: str) -> str:
         listed = [f for f in exported if f.rpartition(".")[0] == module and exported[f] not in own]
         if listed:
             links = ", ".join(_link(full, exported[full]) for full in listed)
-            parts += [f"Names that it hands on: {links}.", ""]
+            parts += [f"Re-exports: {links}.", ""]
         for symbol in own.values():
             # Sphinx prefixes the name of data with the module.
             name = symbol.name.rpartition(".")[2] if symbol.kind == "py:data" else symbol.name
@@ -176,7 +176,7 @@ def help_page() -> str:
     runner = typer.testing.CliRunner(env={"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"})
     parts = [
         "# Options of the program\n",
-        "Output of `pause-jax COMMAND --help` for each command.\n",
+        "The output of `pause-jax COMMAND --help` for each command.\n",
     ]
     app = program()
     commands = [command.name for command in app.registered_commands if command.name]
@@ -190,7 +190,7 @@ def write_notebook_cards(folder: Path) -> None:
     """Write ``notebooks.md``: title, first paragraph and first picture of each notebook."""
     parts = [
         "# Notebooks\n",
-        "Each runs in a minute or two on 2 CPU cores, without a download, and in Colab.\n",
+        "Each notebook runs in a minute or two on 2 CPU cores or in Colab, without a download.\n",
         "::::{grid} 1 2 2 3\n:gutter: 3\n",
     ]
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
@@ -216,8 +216,9 @@ def write() -> None:
         (api / f"{page}.rst").write_text(room_page(name), "utf-8")
     lines = "\n".join(pages)
     (api / "index.md").write_text(
-        "# Reference\n\nWhat users import stands in `pause_jax`; below it are the rooms of "
-        "[the architecture](../architecture.md), from the top floor down.\n\n"
+        "# Reference\n\nMost programs need only the names in `pause_jax`. The other pages document "
+        "the rooms (folders) of [the architecture](../architecture.md), from the top floor "
+        "down.\n\n"
         f"```{{toctree}}\n:maxdepth: 1\n\n{lines}\n```\n",
         "utf-8",
     )

@@ -1,4 +1,4 @@
-"""The pages and what the site is made from; ``make docs`` builds it and checks every reference."""
+"""Pages and generators of the site. ``make docs`` builds it and checks every reference."""
 
 import re
 import subprocess
@@ -9,7 +9,6 @@ from pause_jax.policies import NAMED
 from tests.support.pages import ROOT
 from tools import cross_references, policy_gallery, site_pages
 
-# Where a checkout has them; elsewhere there is no repository to ask.
 PAGES = sorted(
     path
     for pattern in ("*.md", "docs/*.md", "docs/guides/*.md", "experiments/*/README.md")
@@ -28,11 +27,11 @@ def broken_links(text: str, folder) -> list[str]:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_its_links_lead_somewhere_in_a_checkout(path):
+def test_relative_links_exist_in_a_checkout(path):
     assert broken_links(path.read_text("utf-8"), path.parent) == []
 
 
-def test_a_broken_link_is_found():
+def test_broken_link_is_found():
     assert broken_links("[a](nowhere.md#b), [c](README.md)", ROOT) == ["nowhere.md"]
 
 
@@ -44,31 +43,29 @@ def test_every_guide_is_in_the_contents():
     assert pages - {"index"} <= listed
 
 
-def test_the_gallery_has_a_curve_of_every_named_policy():
+def test_gallery_has_a_curve_of_every_named_policy():
     kept = policy_gallery.kept()
     assert list(kept) == list(NAMED)
     rounds = policy_gallery.SETTING.num_rounds
     planned = list(range(policy_gallery.EVAL_EVERY, rounds + 1, policy_gallery.EVAL_EVERY))
     for points in kept.values():
         assert [point.round for point in points] == planned
-    # As its card says: who asks waits, and the genie has no regret.
+    # Only policies with queries wait for answers, and the genie has no regret.
     assert [name for name in kept if kept[name][-1].asking > 0] == [
         *("rbcs_f", "power_of_choice", "fedcs", "fedcor", "refl", "cpow_d", "adapow_d")
     ]
     assert kept["genie"][-1].regret == 0
 
 
-def test_a_card_says_what_the_policy_says_of_itself(tmp_path):
+def test_card_shows_the_declarations_of_its_policy():
     policy = NAMED["power_of_choice"]
     said = dict(policy_gallery.facts(policy, policy_gallery.kept()["power_of_choice"]))
     assert said["observes"] == policy.observes
     assert said["source"] == policy.reference
     assert "loss" in said["released without noise"]
-    assert re.search(r"answers to its question take \d+% of the time", said["costs"])
-    assert (
-        "500 steps"
-        in dict(policy_gallery.facts(NAMED["alsa"], policy_gallery.kept()["alsa"]))["costs"]
-    )
+    assert re.search(r"queries take \d+% of the simulated time", said["costs"])
+    alsa = dict(policy_gallery.facts(NAMED["alsa"], policy_gallery.kept()["alsa"]))
+    assert "500 annealing steps" in alsa["costs"]
 
 
 def test_every_notebook_has_a_card_and_a_place_in_the_contents(tmp_path):
@@ -79,7 +76,7 @@ def test_every_notebook_has_a_card_and_a_place_in_the_contents(tmp_path):
         assert f":link: ../../notebooks/{path.stem}\n" in page
         assert (tmp_path / f"{path.stem}.png").read_bytes().startswith(b"\x89PNG")
         assert f"\n../notebooks/{path.stem}\n" in contents
-    # A card is a link, so it holds no other one.
+    # A card is a link, and links cannot be nested.
     assert "](" not in page
 
 
@@ -93,7 +90,7 @@ def test_every_notebook_has_a_card_and_a_place_in_the_contents(tmp_path):
         ("pause_jax.regret", "pause_jax.analysis.regret"),
     ],
 )
-def test_a_name_is_documented_where_it_is_defined(name, where):
+def test_name_is_documented_where_it_is_defined(name, where):
     assert cross_references.canonical(name) == where
     if where not in site_pages.public_modules():
         module = where.rpartition(".")[0]
@@ -102,7 +99,7 @@ def test_a_name_is_documented_where_it_is_defined(name, where):
         cross_references.canonical("pause_jax.latency.Tracers")
 
 
-def test_the_reference_has_what_an_all_names_and_nothing_else():
+def test_reference_contains_exactly_the_names_in_each_all():
     module = "pause_jax.analysis.ledger"
     documented = {symbol.name for symbol in site_pages.defined_in(module)}
     assert documented == {f"{module}.Ledger", f"{module}.ledger"}
@@ -118,11 +115,11 @@ def test_the_reference_has_what_an_all_names_and_nothing_else():
         ('<a href="https://example.org">x</a><img src="a.png"><link href="_static/a.css">', 0),
     ],
 )
-def test_what_a_page_would_load_is_seen(html, number):
+def test_tags_that_load_from_the_network_are_found(html, number):
     assert len(site_pages.fetched(html)) == number
 
 
-def test_no_address_is_invented_for_the_project():
+def test_files_contain_no_invented_project_address():
     found = subprocess.run(
         ["git", "grep", "-IlE", r"github\.com/pause|pause-jax\.(github|readthedocs)"],
         cwd=ROOT, capture_output=True, text=True,
