@@ -1,5 +1,4 @@
-# Two commands do all the set-up on a fresh machine: `make demo` and `make test`.
-# They need Python >= 3.11 and make, nothing else.
+# `make demo` and `make test` set up a fresh machine. They need only Python >= 3.11 and make.
 
 PYTHON ?= python3
 VENV := .venv
@@ -17,12 +16,12 @@ RELEASE_STAMP := $(RELEASE)/.installed
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 
-# Python compiles a module when it is first imported; pip would compile all of them. Some images of
-# containers forbid it to keep what it compiled: each process of the tests then takes 5 s more.
+# Python compiles modules on import, so pip need not. Some container images disable the bytecode
+# cache, which adds 5 s to each test process.
 export PYTHONDONTWRITEBYTECODE :=
 INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 
-# The pip of Python 3.11 takes longer: 35 s for the 30 of today's.
+# Python 3.11's own pip is slower: 35 s instead of 30 s.
 $(BIN)/pip:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"Python >= 3.11 is needed, this is {v.major}.{v.minor}: make PYTHON=/path/to/python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
@@ -32,7 +31,7 @@ $(STAMP): pyproject.toml constraints.txt | $(BIN)/pip
 	$(BIN)/python $(INSTALL) -c constraints.txt -e '.[dev]'
 	@touch $@ $(DEMO_STAMP)
 
-# Only what the demo imports: half of the time.
+# The demo needs only these extras, which halves the time.
 $(DEMO_STAMP): pyproject.toml constraints.txt | $(BIN)/pip
 	$(BIN)/python $(INSTALL) -c constraints.txt -e '.[accounting,plot,report]'
 	@touch $@
@@ -40,36 +39,36 @@ $(DEMO_STAMP): pyproject.toml constraints.txt | $(BIN)/pip
 demo: $(DEMO_STAMP)  ## compare selection policies on digits (half a minute, no download)
 	$(BIN)/pause-jax compare
 
-# worksteal: a worker gets neighbouring tests, which share fixtures and compiled programs. A third
-# worker on two cores would compile many of them again. Threads of OpenBLAS that wait for a core
-# spin: beside other work one test took 26 s of processor time for 8.
+# With worksteal, a worker runs neighbouring tests, which share fixtures and compiled programs. A
+# third worker on two cores would compile many of them again. Waiting OpenBLAS threads spin: on a
+# busy machine, one test took 26 s of CPU time instead of 8.
 TEST := -m pytest -n 2 --dist worksteal
 quick test release-check: export OPENBLAS_NUM_THREADS := 1
 
-quick: $(STAMP)  ## run the quick tests, at every save (two minutes at most; ARGS=... for pytest)
+quick: $(STAMP)  ## run the quick tests (at most two minutes; ARGS=... for pytest)
 	$(BIN)/python $(TEST) -m "not slow" $(ARGS)
 
-test: $(STAMP)  ## run all tests (ten minutes at first; ARGS=... for pytest)
+test: $(STAMP)  ## run all tests (ten minutes the first time; ARGS=... for pytest)
 	$(BIN)/python $(TEST) $(ARGS)
 
-# Flower, with its data sets, wants older versions of these five than the other tests run with.
+# Flower and its data sets need older versions of these five packages.
 $(FLOWER_STAMP): pyproject.toml constraints.txt tests/flower/requirements.txt
 	$(PYTHON) -m venv $(FLOWER)
 	grep -vE '^(fsspec|packaging|protobuf|rich|typer)==' constraints.txt > $(FLOWER)/constraints.txt
 	$(FLOWER)/bin/python $(INSTALL) -c $(FLOWER)/constraints.txt -r tests/flower/requirements.txt -e .
 	@touch $@
 
-flower: $(FLOWER_STAMP)  ## run the tests on real Flower simulations, in an environment of their own (three minutes)
+flower: $(FLOWER_STAMP)  ## test on real Flower simulations, in a separate environment (three minutes)
 	$(FLOWER)/bin/python -m pytest -n 2 --dist loadfile -o cache_dir=$(FLOWER)/.pytest_cache tests/flower
 
-mutants: $(STAMP)  ## plant faults one at a time; a test must catch each (half an hour; NAME=part of a name in tools/mutants.txt)
+mutants: $(STAMP)  ## plant faults one at a time, which tests must catch (half an hour; NAME=part of a name in tools/mutants.txt)
 	$(BIN)/python -m tools.mutants $(NAME)
 
-soak: $(STAMP)  ## kill sweeps at 50 moments, generate 10,000 configs: half an hour (MOMENTS=, SOAK=)
+soak: $(STAMP)  ## kill sweeps at 50 moments and generate 10,000 configs (half an hour; MOMENTS=, SOAK=)
 	$(BIN)/python -m tools.soak $(MOMENTS)
 	SOAK=$(or $(SOAK),10000) $(BIN)/python -m pytest -q tests/config/test_generated_configs.py
 
-lint: $(STAMP)  ## lint, format check, types and the contracts of imports
+lint: $(STAMP)  ## check style, format, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache --no-logo
@@ -79,49 +78,48 @@ format: $(STAMP)  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The demo's report is an example on the site; `make clean` lets it be made anew.
+# The demo's report is an example on the site. `make clean` removes it.
 build/demo/report.html: | $(STAMP)
 	$(BIN)/pause-jax compare --out build --name demo --force > /dev/null
 
-docs: $(STAMP) build/demo/report.html  ## build the site into build/site, with warnings as errors (a minute)
+docs: $(STAMP) build/demo/report.html  ## build the site in build/site, with warnings as errors (a minute)
 	rm -rf build/site
 	$(BIN)/python -m sphinx -c docs -b html -W --keep-going -q -d build/doctrees . build/site
 	cp build/demo/report.html build/site/example_report.html
 
-notebooks: $(STAMP)  ## execute the notebooks and store them with their outputs (five minutes of processor time; NAME=one of them)
+notebooks: $(STAMP)  ## execute the notebooks and store their outputs (five CPU minutes; NAME=a notebook)
 	$(BIN)/python -m tools.notebooks $(NAME)
 
-gallery: $(STAMP)  ## play the curves of the policy gallery anew (ten minutes)
+gallery: $(STAMP)  ## recompute the curves of the policy gallery (ten minutes)
 	$(BIN)/python -m tools.policy_gallery
 
-# The tests need none of it.
 $(RELEASE_STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(RELEASE)
 	$(RELEASE)/bin/python $(INSTALL) -c constraints.txt build packaging twine
 	@touch $@
 
-release: $(RELEASE_STAMP)  ## build wheel and sdist into dist/, check them and try each in an empty environment
+release: $(RELEASE_STAMP)  ## build wheel and sdist in dist/, and test each in an empty environment
 	rm -rf dist
 	$(RELEASE)/bin/python -m build
 	$(RELEASE)/bin/python -m twine check --strict dist/*
 	$(RELEASE)/bin/python -m tools.release smoke dist/*
 
-release-check: release $(STAMP)  ## run all tests as users compile, and try the wheel on every Python here, into docs/compatibility.md
+release-check: release $(STAMP)  ## run all tests with users' compiler options, and write docs/compatibility.md for every installed Python
 	XLA_FLAGS= $(BIN)/python $(TEST)
 	$(RELEASE)/bin/python -m tools.release check dist/*.whl
 	$(RELEASE)/bin/python -m tools.release notebooks dist/*.whl
 
-reproduction: $(STAMP)  ## write docs/reproduction.md anew from the experiments' verdicts
+reproduction: $(STAMP)  ## rewrite docs/reproduction.md from the experiments' verdicts
 	$(BIN)/python -m tools.reproduction
 
-experiment: $(STAMP)  ## run one experiment: NAME=folder in experiments (those on MNIST or CIFAR-10 also need DATA_DIR=folder)
+experiment: $(STAMP)  ## run one experiment (NAME=folder in experiments; MNIST and CIFAR-10 also need DATA_DIR=folder)
 	@test -f "experiments/$(NAME)/run.py" || { ls experiments/*/run.py | cut -d/ -f2; echo "which one? make experiment NAME=..."; exit 2; }
 	$(BIN)/python -m experiments.$(NAME).run $(if $(DATA_DIR),--data-dir $(DATA_DIR))
 
-bench: $(STAMP)  ## speed beside other simulators, into docs/benchmarks.md: up to an hour (DATA_DIR=folder adds MNIST)
+bench: $(STAMP)  ## compare speed with other simulators in docs/benchmarks.md (up to an hour; DATA_DIR=folder adds MNIST)
 	JAX_ENABLE_COMPILATION_CACHE=false $(BIN)/python -m benchmarks peers $(if $(DATA_DIR),--data-dir $(DATA_DIR))
 
-bench-gpu: $(STAMP)  ## measure an accelerator, in steps that resume, into build/accelerator; its JAX must be in .venv (DATA_DIR=folder adds MNIST, CIFAR-10)
+bench-gpu: $(STAMP)  ## measure an accelerator with the JAX in .venv into build/accelerator, resumable (DATA_DIR=folder adds MNIST, CIFAR-10)
 	$(if $(DATA_DIR),$(BIN)/python -m benchmarks data-parts --data-dir $(DATA_DIR) --out build/data-parts)
 	$(BIN)/python -m benchmarks accelerator --minutes 120 --out build/accelerator $(if $(DATA_DIR),--data build/data-parts)
 
