@@ -45,8 +45,8 @@ CONTENDERS = {
         "flower",
         "flower",
         idle=False,
-        note="sends serialised models to processes and back; the start of its engine (Ray) and "
-        "the first round are not counted",
+        note="sends serialised models between processes. The start of its engine (Ray) and the "
+        "first round are not counted",
     ),
     "FedJAX": Contender("fedjax_driver", "fedjax", compiles=True),
 }

@@ -22,41 +22,40 @@ _Started: TypeAlias = tuple[pathlib.Path, Contender]
 
 INTRO = """# Benchmarks
 
-Written by `make bench`; do not edit. All contenders of a table ran in one sitting, in turns, each
-in its own environment, while the others were stopped. Numbers are medians over the turns; a ratio
-is the median of the turns' ratios. A round is local training of the next clients in cyclic order
-from the global model (float32, a fresh optimiser, one pass over the client's samples), and the mean
-of their updates. There is no privacy noise and no evaluation. Work is counted as three forward
-passes. Of pause_jax the whole call of `simulate` is timed. "start" is imports, data, compilation
-and the first run, which does not count, by the clock. Its processor seconds, of all threads, are in
-two parts: "compiling" is what the first run took more than the median of the later ones, that is
-tracing, compiling and whatever else is done once; the rest is imports, data and one run. torch.func
-compiles nothing, and is measured the same way; a dash is where a program does not compile, or works
-in processes that are not counted (Flower).
+Written by `make bench`; do not edit. The contenders of a table ran in one session and took turns,
+each in a separate environment, while the others were stopped. Times are medians over the turns, and
+ratios are medians of the turns' ratios. A round trains the next clients in cyclic order from the
+global model (float32, a fresh optimiser, one pass over the client's samples), and averages their
+updates. It has no privacy noise and no evaluation. The share of the matrix product counts a round
+as three forward passes. For pause_jax, the time covers the whole call of `simulate`.
+
+"start" is the wall-clock time of imports, data, compilation and the first run, which no other
+column includes. Two columns split its CPU time over all threads. "compiling" is the first run minus
+the median of the later runs, which covers tracing, compilation and other one-time work. The rest is
+imports, data and one run. torch.func compiles nothing, but is measured in the same way. A dash
+marks a program that does not compile, or works in processes that are not counted (Flower).
 """
 SAME_INTRO = """## The same computation
 
-One round from the same weights, on data where all samples of a client are equal. Then the order in
-which they are visited does not matter. W4 takes one SGD step on all samples of a client instead,
-because batch norm of equal samples has no spread.
+One round from the same weights, on data where all samples of a client are equal, so their order
+does not matter. W4 instead takes one SGD step on all samples of a client, because equal samples
+have no variance for batch norm.
 """
 
 
 def main(
-    workloads: Annotated[str, typer.Option(help="Names, with commas.")] = "W1,W2,W3,W4",
+    workloads: Annotated[str, typer.Option(help="Workloads, separated by commas.")] = "W1,W2,W3,W4",
     peers: Annotated[
-        str, typer.Option(help="Environments of peers, with commas; '' for none.")
+        str, typer.Option(help="Environments of peers, separated by commas ('': none).")
     ] = ",".join(environments()),
     repeat: Annotated[int, typer.Option(help="Turns of each contender.", min=1)] = 5,
     data_dir: Annotated[str | None, typer.Option(help="Folder with prepared MNIST.")] = None,
-    out: Annotated[pathlib.Path, typer.Option(help="The report.")] = pathlib.Path(
+    out: Annotated[pathlib.Path, typer.Option(help="Output file of the report.")] = pathlib.Path(
         "docs/benchmarks.md"
     ),
-    folder: Annotated[pathlib.Path, typer.Option(help="Where peers are installed.")] = pathlib.Path(
-        ".bench"
-    ),
+    folder: Annotated[pathlib.Path, typer.Option(help="Folder of peers.")] = pathlib.Path(".bench"),
     alone: Annotated[bool, typer.Option(help="Also measure pause_jax alone.")] = True,
-    same: Annotated[bool, typer.Option(help="Also check that all compute the same.")] = True,
+    same: Annotated[bool, typer.Option(help="Also compare the models.")] = True,
 ) -> None:
     """Measure all contenders, and write the report."""
     load = os.getloadavg()[0]
@@ -77,7 +76,7 @@ def main(
     if same and others:
         sections.append(SAME_INTRO)
         for name in names:
-            say(f"{name}: do all compute the same?")
+            say(f"{name}: comparing the models after one round")
             checked = name + "_step" * WORKLOADS[name].normed
             moved, differences = compare(checked, chosen[OURS], able(name, others))
             sections.append(report.same_result(name, moved, differences))

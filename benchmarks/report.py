@@ -138,7 +138,7 @@ def targets(
     rows.append(_verdict(f"{workload}: share of the matrix product", least, value))
     preset, timings = ("mnist_small", {}) if seeds is None else seeds
     value = 32 * timings["1"].median / timings["32"].median if timings else None
-    what = f"{preset}, 32 seeds at once: seeds a second / those of one seed"
+    what = f"{preset}, 32 seeds in one sweep: throughput / that of one seed"
     rows.append(_verdict(what, 32 / SEEDS_TARGET, value))
     return "\n".join(["## Targets", "", *table(["", "at least", "measured", ""], rows)])
 
@@ -173,9 +173,9 @@ def machine(versions: Mapping[str, str], repeat: int, load: float) -> str:
     if info.is_file():
         names = [line for line in info.read_text().splitlines() if line.startswith("model name")]
         cpu = names[0].split(":")[1].strip() if names else cpu
-    trial = " A trial: fewer than 3 turns." if repeat < 3 else ""
+    trial = " Trial run: fewer than 3 turns." if repeat < 3 else ""
     if load > QUIET:
-        trial += " The machine was busy with other things: do not trust the numbers."
+        trial += " Other programs were running, so the numbers are unreliable."
     return (
         f"{cpu}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}; "
         f"load average at the start {load:.1f}. {repeat} turns.{trial}\n\n"

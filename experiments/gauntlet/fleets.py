@@ -26,7 +26,7 @@ from pause_jax.world.latency import Network, Pareto, Switching, TwoGroups
 # Policy that all others are compared with.
 YARDSTICK = "random"
 # Excluded policies, with the reason.
-LEFT_OUT = {"pause_exhaustive": "chooses as pause does, and scores 142,506 cohorts a round for it"}
+LEFT_OUT = {"pause_exhaustive": "makes the choices of pause, but scores 142,506 cohorts per round"}
 # Test samples that the server holds on every fleet, for policies that value updates.
 HELD = 60
 LEARNING = Learning(data=Digits(), model=Mlp(hidden=(32,)))
@@ -36,17 +36,17 @@ BASE = SimConfig(
 )  # fmt: skip
 MEANING = {
     "alike": "a fast and a slow half, equal data",
-    "sizes": "the same, shares of data drawn from a Dirichlet law",
-    "labels": "the same, and only the slow half has the labels 5 to 9",
-    "spent": "the same with equal data; after 12 participations a client's budget is spent",
-    "noise": "the same, whole updates protected (l1_vector), 100 participations",
+    "sizes": "the same, with data shares from a Dirichlet distribution",
+    "labels": "the same with equal data; only the slow half has labels 5 to 9",
+    "spent": "the same with equal data; each budget allows 12 participations",
+    "noise": "the same, with noise for whole updates (l1_vector), 100 participations",
     "tails": "log-spaced speeds with heavy tails (pareto)",
-    "drift": "speeds change hands (switching)",
-    "phones": "60 phones by the hour (network, diurnal), a tenth is lost in each round",
+    "drift": "clients swap speeds (switching)",
+    "phones": "60 phones with daily hours (network, diurnal); each round loses a tenth",
     "large": "15 of 300 clients, a fast and a slow half",
     "tiers": "budgets of 3, 12 and 48 releases for 40, 40 and 20 % of the clients",
-    "unequal": "24 releases each, whose noise differs: log-normal budgets, sigma 1",
-    "shy": "the third that has the labels 7 to 9 has budget for 6 releases, the others for 20",
+    "unequal": "24 releases each, with different noise (log-normal budgets, sigma 1)",
+    "shy": "the third with labels 7 to 9 has budget for 6 releases, the others for 20",
 }
 
 

@@ -136,7 +136,7 @@ def report(
         + ", ".join(f"{when} {rounds} rounds" for when, rounds in ROUNDS.items()),
         "",
         *(f"{fleet:8} {MEANING[fleet]}" for fleet in first),
-        *(f"not played: {name}, {why}" for name, why in LEFT_OUT.items()),
+        *(f"not run: {name}, {why}" for name, why in LEFT_OUT.items()),
     )
     for when, now in verdicts.items():
         outcome.add("", f"{when:24}" + "".join(f"{fleet:>11}" for fleet in now))
