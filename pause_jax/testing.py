@@ -41,7 +41,8 @@ __all__ = ["check_learner", "check_mechanism", "check_policy"]
 ROUNDS = 30
 TRAINED_ROUNDS = 10
 ANOTHER_TRACE = (
-    "other numbers compile anew: a traced number fixes a shape or a branch; make it static"
+    "a new value of a traced number caused recompilation, because the number determines a shape or "
+    "a branch. Declare the number static."
 )
 
 
@@ -118,12 +119,12 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
         trained = config.replace(policy=policy, learning=learning, num_rounds=TRAINED_ROUNDS)
         _check_choices(simulate(trained, key, record=record), "in training")
     one, again = run(config, key), run(config, key)
-    _same(one, again, "the same config and key gave two results: it is not pure")
+    _same(one, again, "two runs with the same config and key differ: the policy must be pure")
     several = jax.random.split(key, 3)
     np.testing.assert_array_equal(
         jax.vmap(run, in_axes=(None, 0))(config, several).clients,
         [run(config, each).clients for each in several],
-        "chosen clients of a run under vmap are not those of the run alone",
+        "clients chosen under vmap must equal those of single runs",
     )
     _check_toml(config.replace(policy=policy), policy)
 
@@ -137,15 +138,15 @@ def check_pure(config: PolicyConfig, context: Context) -> None:
     policy = policy_of(config, context)
     trace = _trace(policy, context)
     others = {
-        "called again with the same arguments": policy,
-        "built again from the same config": policy_of(config, context),
+        "calling it again with the same arguments": policy,
+        "building it again from the same config": policy_of(config, context),
     }
     for when, other in others.items():
         _require(
             _trace(other, context) == trace,
-            f"{type(config).__name__}: {when} it computes something else: it is not pure. Keep "
-            "what it must remember in the state, draw from the key, and use nothing but the "
-            "config, the context and the arguments.",
+            f"{type(config).__name__}: {when} gives another program. A policy must be pure: keep "
+            "memory in the state, draw from the key, and use only the config, the context and "
+            "the arguments.",
         )
 
 
@@ -191,13 +192,13 @@ def _check_choices(result: Any, where: str) -> None:
         shown = f"{where}, round {t}: clients {cohort.tolist()}, weights {weight.tolist()}"
         inside = (cohort >= 0) & (cohort < num_clients)
         _require(len(set(cohort.tolist())) == cohort.size, f"{shown}: clients must be distinct")
-        _require(inside.all(), f"{shown}: not in 0 .. K - 1")
+        _require(inside.all(), f"{shown}: clients must be in 0, ..., K - 1")
         finite = np.isfinite(weight) & (weight >= 0)
         _require(finite.all(), f"{shown}: weights must be finite and >= 0")
         chosen_are_present = present[cohort[weight > 0]].all()
-        _require(chosen_are_present, f"{shown}: one that takes part is not available")
+        _require(chosen_are_present, f"{shown}: clients with weight > 0 must be available")
         total = weight.sum()
-        _require(total == 0 or abs(total - 1) < 1e-4, f"{shown}: weights must sum to one")
+        _require(total == 0 or abs(total - 1) < 1e-4, f"{shown}: weights must sum to 1")
 
 
 def check_mechanism(mechanism: Mechanism, *, dimension: int = 40) -> None:
@@ -226,18 +227,29 @@ def check_mechanism(mechanism: Mechanism, *, dimension: int = 40) -> None:
     updates = jax.random.normal(jax.random.key(1), (4, dimension)).at[3].set(0.0)
     singles = [release(own, *each, epsilon) for each in zip(several, updates, strict=True)]
     for one, update in zip(singles, updates, strict=True):
-        _require(one.shape == update.shape, f"a release of shape {one.shape} for {update.shape}")
-        _require(one.dtype == update.dtype, f"a release of {one.dtype} for {update.dtype}")
-        _require(np.isfinite(one).all(), "a release is not finite")
-    _same(release(own, several[0], updates[0], epsilon), singles[0], "one key, two releases")
+        _require(
+            one.shape == update.shape, f"a release has shape {one.shape}: must be {update.shape}"
+        )
+        _require(
+            one.dtype == update.dtype, f"a release has dtype {one.dtype}: must be {update.dtype}"
+        )
+        _require(np.isfinite(one).all(), "a release must be finite")
+    _same(
+        release(own, several[0], updates[0], epsilon),
+        singles[0],
+        "two releases with the same key must be equal",
+    )
     together = jax.vmap(release, in_axes=(None, 0, 0, None))(own, several, updates, epsilon)
     np.testing.assert_allclose(
         together, np.stack(singles), rtol=1e-3, atol=1e-4,
-        err_msg="a release under vmap is not that of the update alone",
+        err_msg="a release under vmap must equal the release of the update alone",
     )  # fmt: skip
     other = release(own, several[1], updates[0], epsilon)
     if mechanism.unit != "none":
-        _require(not np.array_equal(other, singles[0]), "two keys, one release: there is no noise")
+        _require(
+            not np.array_equal(other, singles[0]),
+            "releases with two keys are equal: the noise is missing",
+        )
     release(jax.tree.map(lambda x: x * 0.9, own), several[0], updates[0], epsilon)
     _require(len(traces) == 1, ANOTHER_TRACE)
     _check_budget(own)
@@ -253,18 +265,23 @@ def _check_budget(mechanism: Mechanism) -> None:
     times = np.arange(60)
     left, spent, epsilon, over = map(np.asarray, schedule(mechanism.budget, times))
     left, spent, epsilon = (each.astype(np.float64) for each in (left, spent, epsilon))
-    _require(left[0] == 1, f"remaining(0) = {left[0]}: nothing is spent before the first release")
+    _require(left[0] == 1, f"remaining(0) = {left[0]}: must be 1")
     _require(np.all((left >= 0) & (left <= 1)), "remaining must stay in [0, 1]")
     _require(np.all(np.diff(left) <= 1e-6), "remaining must never rise")
-    _require(np.all(epsilon >= 0), "an epsilon is negative")
+    _require(np.all(epsilon >= 0), "every epsilon must be >= 0")
     _require(
-        np.array_equal(epsilon == 0, over), "epsilon must be 0 where exhausted, and only there"
+        np.array_equal(epsilon == 0, over),
+        "epsilon must be 0 if and only if the budget is exhausted",
     )
     _require(spent[0] == 0, f"spent(0) = {spent[0]}: must be 0")
     if np.isfinite(epsilon).all():
         added = np.append(0, np.cumsum(epsilon))[: times.size]
         np.testing.assert_allclose(
-            spent, added, rtol=1e-3, atol=1e-3, err_msg="spent(n) is not the sum of n epsilons"
+            spent,
+            added,
+            rtol=1e-3,
+            atol=1e-3,
+            err_msg="spent(n) must be the sum of the first n epsilons",
         )
 
 
@@ -305,7 +322,7 @@ def check_learner(learning: Learning, *, num_clients: int = 6, num_selected: int
     record = chosen(("first_nonfinite_round", "train_loss"))
     record = with_metrics(record, learner.metrics, per_client=learner.evaluate_clients is not None)
     result = simulate(config, jax.random.key(2), record=record)
-    _require(int(result.first_nonfinite_round) == 0, "the model was not finite")
+    _require(int(result.first_nonfinite_round) == 0, "the model must stay finite")
     _check_toml(config, learning)
 
 
@@ -322,23 +339,33 @@ def _check_training(learner: Learner, state: LearnerState, cohort: Array) -> Non
         jax.tree.map(lambda leaf: (jnp.shape(leaf), str(leaf.dtype)), tree)
         for tree in (after, state)
     ]
-    _require(forms[0] == forms[1], f"train must keep the form of the state: {forms}")
+    _require(forms[0] == forms[1], f"train must keep the shapes and dtypes of the state: {forms}")
     for name in ("loss", "square_loss"):
         shape = getattr(trained, name).shape
         _require(shape == (m,), f"{name} has shape {shape}: must be [m]")
-    _require(trained.released.ndim == 2, "released must be [m, d]")
+    _require(
+        trained.released.ndim == 2, f"released has shape {trained.released.shape}: must be [m, d]"
+    )
 
     unchanged, _ = train(state, equal, 0.0)
     before, moved = ((tree.variables or {}).get("params") for tree in (state, unchanged))
-    _same(before, moved, "with a release of zeros the model moved: something goes past it")
+    _same(before, moved, "params must not change if the release is zero")
     nobody, _ = train(state, Selection(cohort, jnp.zeros(m)), 1.0)
     for part in ("variables", "clients"):
-        _same(getattr(state, part), getattr(nobody, part), f"empty slots changed {part}")
+        _same(
+            getattr(state, part),
+            getattr(nobody, part),
+            f"training with all weights 0 must not change {part}",
+        )
     turned, _ = train(state, Selection(cohort[::-1], equal.weights), 1.0)
     for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(turned), strict=True):
         if jnp.issubdtype(a.dtype, jnp.floating):
             np.testing.assert_allclose(
-                a, b, rtol=1e-3, atol=1e-4, err_msg="the order of the slots changed the outcome"
+                a,
+                b,
+                rtol=1e-3,
+                atol=1e-4,
+                err_msg="the order of the slots must not change the result",
             )
 
 
@@ -348,12 +375,16 @@ def _check_answers(learner: Learner, state: LearnerState, cohort: Array) -> None
         return learner.ask(jax.random.key(1), state, cohort, None), learner.evaluate(state)
 
     asked, metrics = answers(state, cohort)
-    _require(asked.shape == cohort.shape, f"ask gave shape {asked.shape}: must be [d]")
+    _require(
+        asked.shape == cohort.shape, f"ask returned shape {asked.shape}: must be {cohort.shape}"
+    )
     _require(
         sorted(metrics) == sorted(learner.metrics),
-        f"evaluate gave {sorted(metrics)}; Learner.metrics has {sorted(learner.metrics)}",
+        f"evaluate returned {sorted(metrics)}, but Learner.metrics is {sorted(learner.metrics)}",
     )
-    _require(all(jnp.shape(value) == () for value in metrics.values()), "a metric is no scalar")
+    _require(
+        all(jnp.shape(value) == () for value in metrics.values()), "every metric must be a scalar"
+    )
 
 
 def _counted(function: Callable[..., Any]) -> tuple[Callable[..., Any], list[None]]:
@@ -380,7 +411,7 @@ def _check_toml(config: SimConfig, part: Config) -> None:
     forms = {jax.tree.structure(back), jax.tree.structure(config)}
     _require(
         len(forms) == 1,
-        f"{type(part).__name__} does not come back from TOML: {back} instead of {config}",
+        f"{type(part).__name__} changed in a TOML round trip: {config} became {back}",
     )
 
 

@@ -43,7 +43,7 @@ try:
         from optuna.storages.journal import JournalFileBackend
         from optuna.trial import TrialState
 except ImportError:
-    raise ConfigError("tune: needs Optuna, pip install 'pause_jax[tune]'.") from None
+    raise ConfigError("tune requires Optuna. Run pip install 'pause_jax[tune]'.") from None
 
 # Number of best trials that run again with fresh seeds, in addition to the initial config.
 FINALISTS = 3
@@ -142,7 +142,7 @@ def tune(
     search_key, fresh_key = jax.random.split(key)
     entropy = jax.random.key_data(key).ravel().tolist()
     for path, number in programs(axes, config).items():
-        LOG.info("%s compiles one program per value: %d programs.", path, number)
+        LOG.info("%s compiles one program per value (%d programs).", path, number)
     described = config_file.dumps(config), provenance.data_digest(data)
     search = *described, sorted(axes.items()), objective.text, seeds, entropy
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -223,7 +223,9 @@ def axis_of(text: str, config: SimConfig) -> tuple[str, BaseDistribution]:
     if len(choices) > 1:
         axis: BaseDistribution = distributions.CategoricalDistribution(choices)
     elif is_node(field) or (is_static(field) and field.metadata["rule"].kind is not int):
-        raise ConfigError(f"--vary {text}: {path} has no range. List its values, {path}=A,B.")
+        raise ConfigError(
+            f"--vary {text}: {path} does not support ranges. List its values: {path}=A,B."
+        )
     else:
         whole = is_static(field)
         kind: Any = distributions.IntDistribution if whole else distributions.FloatDistribution
@@ -253,8 +255,8 @@ def objective_of(text: str) -> Objective:
         known[words] = Objective(words, 1, ("eval_clock", "test_accuracy"), value)
     if words not in known or (match and not 0 < target <= 1):
         raise ConfigError(
-            f"--objective {text!r}: must be 'seconds to 80 %' or another target above 0 % and at "
-            f"most 100 %, or one of {', '.join(known)}."
+            f"--objective {text!r}: must be 'seconds to N %' with N > 0 and <= 100, or one of "
+            f"{', '.join(known)}."
         )
     return known[words]
 
@@ -268,8 +270,8 @@ def _check_defined(objective: Objective, config: SimConfig, data: Dataset | None
     if objective.record[-1] not in has:
         defined = [each.text for each in _OBJECTIVES if each.record[-1] in has]
         raise ConfigError(
-            f"--objective {objective.text!r}: needs {objective.record[-1]}, which a run of this "
-            f"config does not have. Take {' or '.join(defined)}."
+            f"--objective {objective.text!r}: requires {objective.record[-1]}, which runs of this "
+            f"config do not record. Use {' or '.join(defined)}."
         )
 
 
@@ -299,7 +301,9 @@ def _sampler(name: str | None, entropy: list[int], startup: int) -> optuna.sampl
     resumed search makes the proposals of an uninterrupted one.
     """
     if name is not None and name not in optuna.samplers.__all__:
-        raise ConfigError(f"--sampler {name}: must be a class of optuna.samplers, RandomSampler.")
+        raise ConfigError(
+            f"--sampler {name}: must be a class in optuna.samplers, e.g. RandomSampler."
+        )
     kind: Any = getattr(optuna.samplers, name or "TPESampler")
     options = {} if name else {"n_startup_trials": startup, "multivariate": True}
 

@@ -154,10 +154,10 @@ DICE = itertools.count()
     ("policy", "words"),
     [
         (Twice(), "distinct"),
-        (Absent(), "one that takes part is not available"),
-        (Heavy(), "weights must sum to one"),
+        (Absent(), "clients with weight > 0 must be available"),
+        (Heavy(), "weights must sum to 1"),
         (Late(), "round 17.*finite"),
-        (Dice(), r"Dice: called again.*not pure"),
+        (Dice(), r"Dice: calling it again.*must be pure"),
         (Norms(), r"in training, round \d+: .*distinct"),
     ],
 )
@@ -195,9 +195,9 @@ class Growing(Uniform):
 @pytest.mark.parametrize(
     ("mechanism", "words"),
     [
-        (Silent(), "there is no noise"),
-        (Wide(), "a release of shape"),
-        (L1Laplace(budget=Growing()), "not the sum of n epsilons"),
+        (Silent(), "the noise is missing"),
+        (Wide(), "a release has shape"),
+        (L1Laplace(budget=Growing()), "must be the sum of the first n epsilons"),
     ],
 )
 def test_a_faulty_mechanism_is_found(mechanism, words):
@@ -345,10 +345,10 @@ def more_metrics(learner: Learner) -> Learner:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (past_the_release, "something goes past it"),
-        (counts_everyone, "empty slots changed variables"),
-        (by_slot, "the order of the slots changed the outcome"),
-        (more_metrics, "Learner.metrics has"),
+        (past_the_release, "params must not change if the release is zero"),
+        (counts_everyone, "training with all weights 0 must not change variables"),
+        (by_slot, "the order of the slots must not change the result"),
+        (more_metrics, "Learner.metrics is"),
     ],
 )
 def test_a_faulty_learner_is_found(change, words):

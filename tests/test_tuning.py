@@ -305,7 +305,7 @@ def test_a_search_over_the_cohorts_size_scores_as_simulate_does(said):
     axes = axes_of(["num_selected=1..3"], config)
     options = {"budget": 8, "seeds": 2, "sampler": "RandomSampler"}
     found = tune(config, axes, tuning.objective_of("seconds"), KEY, **options)
-    assert said.messages == ["num_selected compiles one program per value: 3 programs."]
+    assert said.messages == ["num_selected compiles one program per value (3 programs)."]
     # The more clients are chosen, the longer the server waits for the slowest.
     assert found.best.num_selected == 1
     means = found.trials.groupby("num_selected")["mean"].first()
@@ -328,10 +328,10 @@ def test_bad_arguments_are_refused_before_any_run(name, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "config", "words"),
     [
-        ("seconds to 80 %", BASE, r"needs test_accuracy.* Take loss or seconds\."),
-        ("regret", BASE, "needs regret"),
-        ("accuracy", BASE.replace(learning=None, track_regret=True), ".* Take regret or seconds"),
-        ("loss", BASE.replace(learning=None), r"needs test_loss.* Take seconds\."),
+        ("seconds to 80 %", BASE, r"requires test_accuracy.* Use loss or seconds\."),
+        ("regret", BASE, "requires regret"),
+        ("accuracy", BASE.replace(learning=None, track_regret=True), ".* Use regret or seconds"),
+        ("loss", BASE.replace(learning=None), r"requires test_loss.* Use seconds\."),
     ],
 )
 def test_an_undefined_objective_is_refused_before_any_run(text, config, words, monkeypatch):
@@ -355,8 +355,8 @@ def test_an_undefined_objective_is_refused_before_any_run(text, config, words, m
         ("num_selected=5..31", "num_selected = 31: must be <= num_clients = 30"),
         ("num_selected=1.5..3", "must be PATH=LOW..HIGH"),
         ("num_selected=log:0..3", "must be PATH=LOW..HIGH"),
-        ("policy=0..1", "policy has no range. List its values, policy=A,B"),
-        ("track_regret=0..1", "track_regret has no range"),
+        ("policy=0..1", "policy does not support ranges. List its values: policy=A,B"),
+        ("track_regret=0..1", "track_regret does not support ranges"),
     ],
 )
 def test_a_bad_axis_is_refused(text, words):

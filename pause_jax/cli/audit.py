@@ -25,23 +25,32 @@ if TYPE_CHECKING:
 def audit(
     mechanism: Annotated[
         str | None,
-        typer.Option(help=f"One of {', '.join(cls.name for cls in MECHANISMS)}; else all private."),
+        typer.Option(
+            help="Mechanism to audit (default: every private one): "
+            f"{', '.join(cls.name for cls in MECHANISMS)}."
+        ),
     ] = None,
-    epsilon: Annotated[float, typer.Option(help="Claimed epsilon of one release.")] = 1.0,
+    epsilon: Annotated[float, typer.Option(help="Claimed epsilon of a single release.")] = 1.0,
     claim: Annotated[
         str | None,
-        typer.Option(help="What epsilon protects: coordinate, update; else the mechanism's unit."),
+        typer.Option(
+            help="Unit that epsilon protects: coordinate or update (default: the mechanism's)."
+        ),
     ] = None,
-    dimension: Annotated[int, typer.Option(help="Coordinates of an update.")] = 16,
-    samples: Annotated[int, typer.Option(help="Releases drawn for each mechanism.")] = 200_000,
+    dimension: Annotated[int, typer.Option(help="Number of coordinates of an update.")] = 16,
+    samples: Annotated[int, typer.Option(help="Number of releases drawn per mechanism.")] = 200_000,
     change: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="FIELD=VALUE", help="Change a field, e.g. clip_norm=2."),
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUE",
+            help="Field to change, e.g. clip_norm=2. May be repeated.",
+        ),
     ] = None,
     seed: Seed = 0,
     load: Load = None,
 ) -> None:
-    """Audit mechanisms by computing a lower bound on their actual epsilon from releases.
+    """Audit mechanisms by estimating a lower bound on their actual epsilon.
 
     The exit status is 1 if a lower bound exceeds the claim. A passed audit proves nothing, because
     it tries only the built-in attacks, and no lower bound can exceed the resolution. If all
@@ -67,8 +76,8 @@ def audit(
         for entry in chosen
     ]
     console = Console()
-    headings = ("mechanism", "per", "claimed", "at least", "resolution", "verdict")
-    title = "Lower bounds on epsilon: 95 % confidence that all hold"
+    headings = ("mechanism", "unit", "claimed", "lower bound", "resolution", "verdict")
+    title = "Lower bounds on epsilon (95 % confidence that all hold)"
     console.print(make_table([word(h) for h in headings], map(_row, results), title=title))
     for found in results:
         delta = f" (delta {found.delta:g})" if found.delta else ""
@@ -82,7 +91,7 @@ def _chosen(name: str | None, change: list[str] | None) -> list[Mechanism]:
     """Return the mechanism ``name`` with changed fields, or all private ones if it is None."""
     if name is None:
         if change:
-            raise ConfigError(f"--set {change[0]}: name the mechanism it belongs to (--mechanism).")
+            raise ConfigError(f"--set {change[0]}: requires --mechanism. Add --mechanism NAME.")
         return [cls() for cls in MECHANISMS if cls.unit != "none"]
     mechanism = changed(look_up(Mechanism, name, "--mechanism"), change)
     check_fields(mechanism)

@@ -24,17 +24,16 @@ _ONE_SEED = Request(seeds=1)
 def compare(
     *,
     preset: Annotated[
-        str, typer.Option(help=f"Setting to compare them in: a file, or {', '.join(PRESETS)}.")
+        str, typer.Option(help=f"Config file (TOML) or preset: {', '.join(PRESETS)}.")
     ] = "digits_small",
     source: Source = _COMPARED,
     request: Request,
 ) -> None:
-    """Compare selection policies on the same data set, with the same simulated latencies."""
+    """Compare selection policies on the same data and simulated latencies."""
     for setting in source.change or ():
         if setting.partition("=")[0].strip() == "policy":
             raise ConfigError(
-                f"--set {setting}: every row would have that policy under another's name. Name the "
-                "policies by --policies."
+                f"--set {setting}: must not set the policy, which compare varies. Use --policies."
             )
     configs: dict[str, SimConfig] = {}
     for entry in filter(None, map(str.strip, (source.policy or "").split(","))):
@@ -42,31 +41,33 @@ def compare(
         words = "no privacy" if mechanism == NoPrivacy.name else mechanism
         label = f"{policy}, {words}" if colon else policy
         if label in configs:
-            raise ConfigError(f"--policies {source.policy}: {entry} is named twice.")
+            raise ConfigError(f"--policies {source.policy}: {entry} is listed twice. Remove one.")
         configs[label] = valid_config(preset, dataclasses.replace(source, policy=entry))
     if not configs:
-        raise ConfigError("--policies is empty: name at least one (see 'pause-jax policies').")
+        raise ConfigError(
+            "--policies is empty. List at least one policy (see 'pause-jax policies')."
+        )
     execute(configs, request, default_name=f"compare-{pathlib.Path(preset).stem}")
 
 
 def run(
     bases: Annotated[
-        list[str], typer.Argument(help=f"Config files (TOML), or any of {', '.join(PRESETS)}.")
+        list[str], typer.Argument(help=f"Config files (TOML) or presets: {', '.join(PRESETS)}.")
     ],
     source: Source,
     request: Request = _ONE_SEED,
 ) -> None:
     """Simulate one or more configs and compare the results.
 
-    A config is the name of a preset, or a file in the format that 'pause-jax show PRESET' prints.
-    Fields that a file omits have their default values.
+    A config is a preset, or a file in the format that 'pause-jax show PRESET' prints. Fields that a
+    file omits keep their default values.
     """
     configs: dict[str, SimConfig] = {}
     for base in bases:
         stem = pathlib.Path(base).stem
         label = stem if stem not in configs else base
         if label in configs or bases.count(base) > 1:
-            raise ConfigError(f"{base}: is named twice. Name each config once.")
+            raise ConfigError(f"{base} is listed twice. List each config once.")
         configs[label] = valid_config(base, source)
     execute(configs, request, default_name=pathlib.Path(bases[0]).stem)
 
@@ -78,8 +79,8 @@ def sweep(
         list[str] | None,
         typer.Option(
             metavar="PATH=A,B,...",
-            help="Values of a field, e.g. reward.gamma=0,1,5; repeat it for a grid. A value that "
-            "is a list stands in brackets: learning.model.hidden=[32],[16,8].",
+            help="Field and its values, e.g. reward.gamma=0,1,5. Repeat --vary for a grid. Enclose "
+            "list values in brackets, e.g. learning.model.hidden=[32],[16,8].",
         ),
     ] = None,
     source: Source,

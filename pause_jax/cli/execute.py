@@ -93,16 +93,16 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
     if stopped is not None:
         resumable = store.folder.is_dir()
         resume = "Run the same command with --resume to continue."
-        end(stopped, resume if resumable else "Run the same command to start again.")
+        end(stopped, resume if resumable else "Run the same command again to start over.")
 
 
 def _check_output(request: Request) -> None:
     """Validate the output options before any run."""
     if not 0 < request.target <= 1:
-        raise ConfigError(f"--target {request.target}: must be > 0 and <= 1 (0.8 is 80 %).")
+        raise ConfigError(f"--target {request.target}: must be > 0 and <= 1 (0.8 means 80 %).")
     if request.figures and importlib.util.find_spec("matplotlib") is None:
         raise ConfigError(
-            "matplotlib is missing: pip install 'pause_jax[plot]', or use --no-figures."
+            "--figures requires matplotlib. Run pip install 'pause_jax[plot]', or use --no-figures."
         )
     if request.log:
         from pause_jax.analysis import events
@@ -126,12 +126,12 @@ def _executor(text: str | None) -> Iterator[Executor | None]:
     try:
         from distributed import Client, LocalCluster
     except ImportError:
-        raise ConfigError("--dask: needs Dask, pip install 'pause_jax[cluster]'.") from None
+        raise ConfigError("--dask requires Dask. Run pip install 'pause_jax[cluster]'.") from None
     logging.getLogger("distributed").setLevel(logging.WARNING)
     local = re.fullmatch(r"local:([1-9]\d*)", text)
     is_file = pathlib.Path(text).is_file()
     if not (local or is_file or re.search(r":\d+$", text)):
-        raise ConfigError(f"--dask {text}: must be local:N, HOST:PORT or a scheduler's file.")
+        raise ConfigError(f"--dask {text}: must be local:N, HOST:PORT or a scheduler file.")
     with contextlib.ExitStack() as stack:
         where: dict[str, Any] = {"scheduler_file" if is_file else "address": text}
         if local:
@@ -146,14 +146,16 @@ def _executor(text: str | None) -> Iterator[Executor | None]:
             # Do not set the default client, because xarray would use it to lock files.
             client = stack.enter_context(Client(**where, timeout=20, set_as_default=False))
         except (OSError, ValueError) as error:
-            raise ConfigError(f"--dask {text}: no scheduler answers there ({error}).") from None
+            raise ConfigError(
+                f"--dask {text}: cannot connect to the scheduler ({error})."
+            ) from None
         yield client.get_executor()
 
 
 @contextlib.contextmanager
 def _reserved(request: Request, name: str, plan: SweepPlan) -> Iterator[pathlib.Path]:
     """Yield the folder of the result, and remove it afterwards if it is empty."""
-    folder = _to_go_on_with(request, name, plan) if request.resume else None
+    folder = _resumable_folder(request, name, plan) if request.resume else None
     if folder is None:
         explicit = request.name is not None
         folder = result_folder.reserve(request.out, name, explicit=explicit, force=request.force)
@@ -165,7 +167,7 @@ def _reserved(request: Request, name: str, plan: SweepPlan) -> Iterator[pathlib.
         result_folder.give_back(folder)
 
 
-def _to_go_on_with(request: Request, name: str, plan: SweepPlan) -> pathlib.Path | None:
+def _resumable_folder(request: Request, name: str, plan: SweepPlan) -> pathlib.Path | None:
     """Return the folder of an earlier run of the same command (finished or not), or None."""
     other = ""
     explicit = request.name is not None
@@ -175,12 +177,14 @@ def _to_go_on_with(request: Request, name: str, plan: SweepPlan) -> pathlib.Path
             if not words:
                 result_folder.check_own(folder)
                 return folder
-            other = other or f"{folder} holds another run: {'; '.join(words[:3])}"
+            other = other or f"{folder} contains another run ({'; '.join(words[:3])})"
         elif _is_finished(folder, plan):
             return folder
     if other:
-        raise ConfigError(f"--resume: {other}. Undo the changes, or start again without --resume.")
-    Console(stderr=True).print("--resume: no unfinished run of this command. Starting a new one.")
+        raise ConfigError(f"--resume: {other}. Undo the changes, or start over without --resume.")
+    Console(stderr=True).print(
+        "--resume: found no unfinished run of this command. Starting a new one."
+    )
     return None
 
 
@@ -192,11 +196,11 @@ def _is_finished(folder: pathlib.Path, plan: SweepPlan) -> bool:
 
 def _end_unwritten(error: OSError, folder: pathlib.Path, store: Store) -> NoReturn:
     """Exit after a failed write, with advice on how to save the result."""
-    advice = "All runs are stored: make room, and --resume writes the result."
+    advice = "All runs are stored. Free some space, and use --resume to write the result."
     if store.failed:
-        advice = "Make room: --resume runs what could not be stored, and writes the result."
+        advice = "Free some space, and use --resume to repeat unsaved runs and write the result."
     why = error.strerror or str(error)
-    print_error(f"{folder}: the result cannot be written ({why}). {advice}")
+    print_error(f"{folder}: cannot write the result ({why}). {advice}")
     raise typer.Exit(1)
 
 

@@ -27,13 +27,17 @@ LONG = 600.0
 
 
 def fit(
-    file: Annotated[pathlib.Path, typer.Argument(help="CSV or Parquet: client, seconds, round.")],
+    file: Annotated[
+        pathlib.Path, typer.Argument(help="CSV or Parquet file of measured latencies.")
+    ],
     out: Annotated[
         pathlib.Path | None,
-        typer.Option(help="Write the fitted model as TOML, for the latency table of a config."),
+        typer.Option(
+            help="TOML file for the fitted model, to use as the latency table of a config."
+        ),
     ] = None,
     drop_bad_lines: Annotated[
-        bool, typer.Option("--drop-bad-lines", help="Leave out lines that break a rule.")
+        bool, typer.Option("--drop-bad-lines", help="Skip invalid lines.")
     ] = False,
 ) -> None:
     """Describe the distribution, drift and correlations of measured latencies.
@@ -41,7 +45,7 @@ def fit(
     The file has one line per participation, with client, seconds and optionally round or time.
     """
     if out is not None and os.path.lexists(out):
-        raise ConfigError(f"--out {out}: exists. Choose another --out.")
+        raise ConfigError(f"--out {out}: already exists. Choose another --out.")
     content = content_of("fleet", str(file))
     measured = parse(content, str(file), "fleet", drop_bad_lines=drop_bad_lines)
     # Imported after the file is validated, because SciPy's statistics take a second to import.
@@ -62,14 +66,14 @@ def fit(
         )
         for law in found.laws
     ]
-    columns = word("law, best first"), number("log density"), "parameters"
+    columns = word("distribution, best first"), number("log density"), "parameters"
     caption = "fastest, slowest: scales of the model's first and last client, fitted to all clients"
     console.print(make_table(columns, rows, caption=caption))
     # The true minimum is unknown: half of the lowest mean latency.
     least = 0.5 * float(found.mean.min())
     model = best.model(float(np.float32(least)))
     if model is None:
-        console.print("The library has no normal model with such scales: simulate the file itself,")
+        console.print("No built-in normal model has these scales. Simulate the file instead:")
         change = f"--set latency.min_latency={least:.3g}"
         console.print(f'--set latency=traces --set latency.path="{file}" {change}', highlight=False)
         return
@@ -92,44 +96,45 @@ def sentences(found: Fleet) -> list[str]:
     if math.isnan(least):
         change = ""
     lines = [
-        f"{found.mean.size} clients, {times} measurements each, {found.measured.sum()} in all.",
-        f"Mean seconds of a client: least {ordered[0]:.3g}, median {np.median(ordered):.3g}, most "
-        f"{ordered[-1]:.3g}.",
-        "Order: that of the column round or time."
+        f"{found.mean.size} clients, {times} measurements each, {found.measured.sum()} in total.",
+        f"Mean seconds per client: lowest {ordered[0]:.3g}, median {np.median(ordered):.3g}, "
+        f"highest {ordered[-1]:.3g}.",
+        "Order: by the column round or time."
         if found.ordered
-        else "Order: that of the file, which has no column round or time; if it is another one, "
-        "what follows on drift and correlation means nothing.",
-        f"Drift: {_said(found.drift, 'rank correlation with time')}{change}.",
-        f"From one round to a client's next: {_said(found.correlation, 'correlation of ranks')}.",
-        f"Between clients in one round: {_said(found.together, 'correlation of ranks')}.",
+        else "Order: by line, because the file has no column round or time. If the lines are not "
+        "in time order, ignore the drift and correlations below.",
+        f"Drift: {_outcome(found.drift, 'rank correlation with time')}{change}.",
+        f"Consecutive rounds of a client: {_outcome(found.correlation, 'rank correlation')}.",
+        f"Clients in the same round: {_outcome(found.together, 'rank correlation')}.",
     ]
     if np.median(ordered) > LONG:
         lines.append(
-            "If these are milliseconds, convert them: pause-jax import csv with --columns "
+            "If these are milliseconds, convert them with pause-jax import csv, --columns "
             "ms=seconds and the other columns."
         )
     if math.isnan(found.drift.p):
-        lines.append("Too few measurements of each client to say whether they stay as they are.")
+        lines.append("Too few measurements per client to test for changes over time.")
     elif found.stationary:
-        lines.append("The tests do not reject independent rounds of one law, which UCB assumes.")
+        lines.append("The tests do not reject i.i.d. rounds, which UCB assumes.")
     else:
         lines.append(
             "WARNING: the rounds are not independent and identically distributed, as UCB, "
-            "Thompson sampling and the regret bounds assume. Compare pause_discounted, which "
-            "forgets, on the file itself: --set latency=traces --set latency.order=played."
+            "Thompson sampling and the regret bounds assume. Try pause_discounted, which "
+            "discounts old measurements, on the file itself: "
+            "--set latency=traces --set latency.order=played."
         )
     best = found.laws[0].name
     others = found.rivals
     lines.append(
-        f"Law: undecided between {', '.join((best, *others))}, best first. Measure each client "
-        "more often."
+        f"Distribution: undecided between {', '.join((best, *others))}, best first. Measure each "
+        "client more often."
         if others
-        else f"Law: {best}; the others predict the measurements worse."
+        else f"Distribution: {best}. All others predict the measurements worse."
     )
     return lines
 
 
-def _said(test: Test, what: str) -> str:
+def _outcome(test: Test, what: str) -> str:
     if math.isnan(test.p):
-        return "nothing can be said"
+        return "not testable"
     return f"{what} {test.figure:+.2f}, p = {test.p:.2g}, {test.verdict}"

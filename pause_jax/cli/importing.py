@@ -31,19 +31,20 @@ _NEXT = {
 
 
 def import_files(
-    source: Annotated[str, typer.Argument(help=f"One of {', '.join(SOURCES)}.")],
-    files: Annotated[list[pathlib.Path], typer.Argument(help="Files as they were downloaded.")],
-    out: Annotated[pathlib.Path, typer.Option(help="Folder for the new files.")],
+    source: Annotated[str, typer.Argument(help=f"Source of the files: {', '.join(SOURCES)}.")],
+    files: Annotated[list[pathlib.Path], typer.Argument(help="Downloaded files.")],
+    out: Annotated[pathlib.Path, typer.Option(help="Folder for the converted files.")],
     clients: Annotated[
-        int | None, typer.Option(min=1, help="Clients to keep at most, drawn by --seed.")
+        int | None,
+        typer.Option(min=1, help="Maximum number of clients to keep, drawn with --seed."),
     ] = None,
     ids: Annotated[
         pathlib.Path | None,
-        typer.Option(help="clients.npz: give devices and intervals the ids of its clients."),
+        typer.Option(help="File clients.npz, whose client ids the devices or intervals receive."),
     ] = None,
     columns: Annotated[
         str | None,
-        typer.Option(metavar="OURS=THEIRS,...", help="What the file calls its columns."),
+        typer.Option(metavar="OURS=THEIRS,...", help="Column names in the file, e.g. client=user."),
     ] = None,
     seed: Seed = 0,
 ) -> None:
@@ -56,7 +57,7 @@ def import_files(
             f"SOURCE = {source!r}: must be one of {', '.join(SOURCES)}.{nearest(source, SOURCES)}"
         )
     if ids is not None and clients is not None:
-        raise ConfigError("--ids and --clients: give one; --ids fixes the number of clients.")
+        raise ConfigError("--ids and --clients: must not be combined. Remove --clients.")
     request = Request(
         paths=tuple(files),
         clients=clients,
@@ -77,5 +78,5 @@ def _columns(text: str | None) -> dict[str, str]:
     pairs = [pair.partition("=") for pair in (text or "").split(",") if pair.strip()]
     for ours, sign, theirs in pairs:
         if not (ours.strip() and sign and theirs.strip()):
-            raise ConfigError(f"--columns {text}: must be OURS=THEIRS, separated by commas.")
+            raise ConfigError(f"--columns {text}: must be OURS=THEIRS pairs, separated by commas.")
     return {ours.strip(): theirs.strip() for ours, _, theirs in pairs}

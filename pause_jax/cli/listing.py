@@ -21,7 +21,7 @@ from pause_jax.world.latency import LATENCIES
 
 def list_policies() -> None:
     """List the selection policies, with their observations and assumptions."""
-    columns = word("name"), "what it does", "observes", "assumes known", "reference"
+    columns = word("name"), "description", "observes", "assumes known", "reference"
     rows = [(name, *_description(name, policy)) for name, policy in NAMED.items()]
     Console().print(make_table(columns, rows))
 
@@ -43,7 +43,7 @@ def _list_with_fields(models: Iterable[type[Config]]) -> None:
         names = [field.name for field in dataclasses.fields(model)]
         named = [f"{n} = {values[n]!r}" if n in values else f"{n} = none" for n in names]
         rows.append((model.name, model.summary, ", ".join(named)))
-    Console().print(make_table((word("name"), "what it does", "fields"), rows))
+    Console().print(make_table((word("name"), "description", "fields"), rows))
 
 
 def list_datasets() -> None:
@@ -54,10 +54,10 @@ def list_datasets() -> None:
         downloaded = issubclass(data, Prepared) and data is not Tfds
         rows.append((data.name, data.summary, cached if downloaded else "-"))
     console = Console()
-    console.print(make_table((word("name"), "what it is", "decoded and cached"), rows))
+    console.print(make_table((word("name"), "description", "decoded and cached"), rows))
     console.print(
-        f"cache folder: {cache_folder()} (safe to delete; $PAUSE_JAX_CACHE moves it). "
-        "Programs that were compiled are kept in its folder compiled/."
+        f"Cache folder: {cache_folder()} (safe to delete; set $PAUSE_JAX_CACHE to move it). "
+        "Its subfolder compiled/ contains compiled programs."
     )
 
 

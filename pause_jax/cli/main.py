@@ -84,7 +84,7 @@ def start(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", is_eager=True, callback=_print_version, help="Print the version and end."
+            "--version", is_eager=True, callback=_print_version, help="Show the version and exit."
         ),
     ] = False,
 ) -> None:

@@ -31,7 +31,7 @@ def load_files(files: list[pathlib.Path] | None) -> None:
     """
     for file in files or ():
         if not os.path.isfile(file):
-            raise ConfigError(f"--load {file}: must be a Python file, and there is none.")
+            raise ConfigError(f"--load {file}: must be an existing Python file.")
         sys.path.insert(0, str(file.resolve().parent))
         try:
             LOADED[file.name] = runpy.run_path(str(file), run_name=file.name)
@@ -39,21 +39,21 @@ def load_files(files: list[pathlib.Path] | None) -> None:
             raise ConfigError(f"--load {file}: {type(error).__name__}: {error}.") from error
 
 
-Base = Annotated[str, typer.Argument(help=f"Config file (TOML) or one of {', '.join(PRESETS)}.")]
+Base = Annotated[str, typer.Argument(help=f"Config file (TOML) or preset: {', '.join(PRESETS)}.")]
 Load = Annotated[
     list[pathlib.Path] | None,
     typer.Option(
         "--load",
         metavar="FILE.py",
         callback=load_files,
-        help="Python file: policies, mechanisms of your own.",
+        help="Python file with custom classes, e.g. policies. May be repeated.",
     ),
 ]
 # JAX uses 32 bits of a seed, so a larger seed would repeat the results of a smaller one.
-Seed = Annotated[
-    int, typer.Option(min=0, max=2**32 - 1, help="Number that the seeds are derived from.")
+Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed.")]
+Target = Annotated[
+    float, typer.Option(help="Target test accuracy for the reported time to accuracy.")
 ]
-Target = Annotated[float, typer.Option(help="Test accuracy whose simulated time is reported.")]
 LogKind = enum.StrEnum("LogKind", ["tensorboard", "csv", "answers"])
 
 
@@ -67,23 +67,29 @@ class Source:
             "--policy",
             "--policies",
             metavar="NAME[:MECHANISM]",
-            help="Policy (see 'pause-jax policies') in place of the config's, with a privacy "
-            f"mechanism if named: {', '.join(m.name for m in MECHANISMS)}. compare takes several, "
-            "by commas.",
+            help="Policy to use instead of the config's (see 'pause-jax policies'), optionally "
+            f"with a privacy mechanism: {', '.join(m.name for m in MECHANISMS)}. compare accepts "
+            "several, separated by commas.",
         ),
     ] = None
-    rounds: Annotated[int | None, typer.Option(help="Rounds, if not those of the config.")] = None
+    rounds: Annotated[
+        int | None, typer.Option(help="Number of rounds (default: the config's).")
+    ] = None
     data_dir: Annotated[
-        str | None, typer.Option(help="Folder with prepared tensorflow-datasets data.")
+        str | None, typer.Option(help="Folder of data sets prepared by tensorflow-datasets.")
     ] = None
     change: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Change a field, e.g. reward.gamma=0."),
+        typer.Option(
+            "--set",
+            metavar="PATH=VALUE",
+            help="Field to change, e.g. reward.gamma=0. May be repeated.",
+        ),
     ] = None
     load: Load = None
     trust: Annotated[
         bool,
-        typer.Option("--trust", help="Let config files import and call whatever code they name."),
+        typer.Option("--trust", help="Allow config files to import and call any code."),
     ] = False
 
 
@@ -92,10 +98,11 @@ class Output:
     """Options of the commands that write a result folder."""
 
     seed: Seed = 0
-    name: Annotated[str | None, typer.Option(help="Name of the result; numbered if left out.")] = (
-        None
-    )
-    out: Annotated[pathlib.Path, typer.Option(help="Folder of all results.")] = pathlib.Path(
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the result (default: from the config, numbered if taken)."),
+    ] = None
+    out: Annotated[pathlib.Path, typer.Option(help="Folder for all results.")] = pathlib.Path(
         "results"
     )
     force: Annotated[
@@ -103,11 +110,13 @@ class Output:
     ] = False
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Go on where the same command was stopped, even by a crash."),
+        typer.Option("--resume", help="Continue the same command after a stop or crash."),
     ] = False
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Print what would run and how long it takes; run nothing."),
+        typer.Option(
+            "--dry-run", help="Print the planned runs and their estimated time, and exit."
+        ),
     ] = False
 
 
@@ -119,34 +128,36 @@ class Request(Output):
     seeds: Annotated[
         int,
         typer.Option(
-            min=1, max=10**7, help="Independent seeds; all policies meet the same worlds."
+            min=1,
+            max=10**7,
+            help="Number of independent runs per config, with the same seeds for all configs.",
         ),
     ] = 3
     target: Target = 0.8
     figures: Annotated[
-        bool, typer.Option(help="Write figures as PNG, PDF and SVG (needs the extra 'plot').")
+        bool, typer.Option(help="Write figures as PNG, PDF and SVG (requires the extra 'plot').")
     ] = True
-    report: Annotated[bool, typer.Option(help="Write report.html (needs the extra 'report').")] = (
-        True
-    )
+    report: Annotated[
+        bool, typer.Option(help="Write report.html (requires the extra 'report').")
+    ] = True
     log: Annotated[
         list[LogKind] | None,
-        typer.Option("--log", help="Also write every round. May be repeated."),
+        typer.Option("--log", help="Format of an additional log of every round. May be repeated."),
     ] = None
     per_client: Annotated[
-        bool, typer.Option("--per-client", help="Record each client's own accuracy and loss.")
+        bool, typer.Option("--per-client", help="Record the accuracy and loss of each client.")
     ] = False
     max_batch: Annotated[
         int | None, typer.Option(help="Maximum runs per batch (default: what fits in memory).")
     ] = None
     store: Annotated[
         pathlib.Path | None,
-        typer.Option(metavar="FOLDER", help="Folder for finished runs, to keep and to resume."),
+        typer.Option(metavar="FOLDER", help="Folder that keeps finished runs, for --resume."),
     ] = None
     dask: Annotated[
         str | None,
         typer.Option(
-            metavar="SCHEDULER|local:N", help="Run on a Dask cluster, or on N processes here."
+            metavar="SCHEDULER|local:N", help="Dask scheduler, or number of local processes."
         ),
     ] = None
 

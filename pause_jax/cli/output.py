@@ -58,13 +58,13 @@ def stoppable() -> Iterator[None]:
     # nohup ignores SIGHUP, which must stay ignored.
     watched = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, note) for number in watched}
-    said = "stopped it before the first run"
+    outcome = "stopped the command before the first run"
     try:
         yield
-        said = "came after the last run: nothing is lost"
+        outcome = "arrived after the last run. Nothing is lost"
         check_stop()
     except KeyboardInterrupt as error:
-        Console(stderr=True).print(f"[red]{error} {said}.[/red]", highlight=False)
+        Console(stderr=True).print(f"[red]{error} {outcome}.[/red]", highlight=False)
         raise SystemExit(status_of(error)) from None
     finally:
         stopping.noted.clear()

@@ -19,25 +19,25 @@ from pause_jax.cli.settings import about
 
 
 def report(
-    folder: Annotated[
-        pathlib.Path, typer.Argument(help="Folder of a result: it has a file data.nc.")
-    ],
+    folder: Annotated[pathlib.Path, typer.Argument(help="Result folder, which contains data.nc.")],
     target: Target = 0.8,
     against: Annotated[
         str | None,
-        typer.Option(help="Config that the others are compared with, if not the best."),
+        typer.Option(help="Config to compare the others with (default: the best)."),
     ] = None,
     load: Load = None,
 ) -> None:
-    """Write a self-contained page, FOLDER/report.html, from FOLDER/data.nc."""
+    """Write a self-contained report, FOLDER/report.html, from FOLDER/data.nc."""
     data = folder / "data.nc"
     if not os.path.isfile(data):
-        raise ConfigError(f"{data}: there is none. Name the folder of a result, results/NAME.")
+        raise ConfigError(
+            f"{data}: does not exist. Pass the folder of a result, e.g. results/NAME."
+        )
     try:
         _check_whole(data)
         result = xr.load_dataset(data, engine="h5netcdf")
     except Exception as error:  # h5py and xarray raise many types for a damaged file
-        raise ConfigError(f"{data}: cannot be read as NetCDF: {error}.") from None
+        raise ConfigError(f"{data}: cannot be read as NetCDF ({error}).") from None
     result_folder.check_own(folder, [result_folder.REPORT, result_folder.RUN])
     path = folder / result_folder.REPORT
     try:
@@ -57,7 +57,7 @@ def _check_whole(path: pathlib.Path) -> None:
             link = file.get(name, getclass=True, getlink=True)
             far = ("external", "is_virtual")
             if link is not h5py.HardLink or any(getattr(file[name], each, 0) for each in far):
-                raise ValueError(f"{shown(name)} is in another file; must be in this one")
+                raise ValueError(f"{shown(name)} is in another file, but must be in this one")
 
 
 def write_beside(result: xr.Dataset, folder: pathlib.Path, target: float) -> str:
@@ -66,5 +66,5 @@ def write_beside(result: xr.Dataset, folder: pathlib.Path, target: float) -> str
         path = result_folder.claimed(folder, result_folder.REPORT)
         reports.write(result, path, target, title=folder.resolve().name)
     except ConfigError as error:
-        return f"No report: {error}"
+        return f"Report not written: {error}"
     return f"Report: {path}"

@@ -48,8 +48,8 @@ def check_name(name: str) -> None:
     plain = name not in ("", ".", "..") and name.isprintable() and not set(name) & set("/\\:")
     if not plain or len(name.encode()) > _LONGEST_NAME:
         raise ConfigError(
-            f"--name {shown(name)}: must be the name of a folder inside --out, of at most "
-            f"{_LONGEST_NAME} bytes, without / \\ : and line breaks. Choose another --name."
+            f"--name {shown(name)}: must be the name of a folder inside --out, with at most "
+            f"{_LONGEST_NAME} bytes and without / \\ : or line breaks. Choose another --name."
         )
 
 
@@ -83,9 +83,9 @@ def reserve(root: pathlib.Path, name: str, *, explicit: bool, force: bool) -> pa
             if explicit:
                 resumed = (folder / UNFINISHED).is_dir()
                 raise ConfigError(
-                    f"{folder} exists: results are not overwritten. "
-                    + ("It is unfinished: --resume continues it. " if resumed else "")
-                    + "Choose another --name, or --force."
+                    f"{folder} already exists, and results are not overwritten. "
+                    + ("Use --resume to continue the unfinished run. " if resumed else "")
+                    + "Choose another --name, or use --force."
                 )
     except OSError as error:
         where = error.filename or root / name
@@ -103,11 +103,11 @@ def check_own(folder: pathlib.Path, writes: Collection[str] = FILES) -> None:
     ours = manifest(folder)
     for name in writes:
         if (folder / name).is_dir():
-            raise ConfigError(f"{folder / name} is a folder: a file must go there. Move it.")
+            raise ConfigError(f"{folder / name} is a folder, but must be a file. Move the folder.")
         if os.path.lexists(folder / name) and name not in ours:
             raise ConfigError(
-                f"{folder / name}: is not listed in {RUN}, so no run wrote it, and it is not "
-                "overwritten. Move it, or choose another --name."
+                f"{folder / name} is not listed in {RUN}, so it may be your own file and is not "
+                "overwritten. Move the file, or choose another --name."
             )
 
 
@@ -230,5 +230,5 @@ def about(folder: pathlib.Path) -> Run:
         content = (folder / RUN).read_bytes()
     except OSError:
         return {}
-    advice = "It is not overwritten: move it, or choose another --name."
+    advice = "The file is not overwritten. Move the file, or choose another --name."
     return decoded(folder / RUN, content, Run, advice)

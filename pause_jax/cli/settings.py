@@ -38,7 +38,7 @@ def base_config(base: str, source: Source) -> SimConfig:
         config = PRESETS[base](data_dir=source.data_dir, **named_policy)
     elif source.data_dir is not None:
         raise ConfigError(
-            f"--data-dir {source.data_dir}: is for presets; {base} names its own folder."
+            f"--data-dir {source.data_dir}: applies only to presets. Set the folder in {base}."
         )
     elif not os.path.isfile(base):
         raise ConfigError(f"{base}: must be a config file or one of {', '.join(PRESETS)}.")
@@ -80,14 +80,16 @@ def grid(config: SimConfig, vary: list[str], *, trust: bool = False) -> dict[str
         path, equals, values = entry.partition("=")
         texts = _separate(values)
         if not equals or not all(texts):
-            raise ConfigError(f"--vary {entry}: must be PATH=A,B,..., say reward.gamma=0,1,5.")
+            raise ConfigError(f"--vary {entry}: must be PATH=A,B,..., e.g. reward.gamma=0,1,5.")
         if len(set(texts)) < len(texts):
-            raise ConfigError(f"--vary {entry}: a value is named twice.")
+            raise ConfigError(f"--vary {entry}: a value is listed twice. Remove one.")
         if path in (axis[0][0] for axis in axes):
-            raise ConfigError(f"--vary {entry}: {path} is varied twice.")
+            raise ConfigError(f"--vary {entry}: {path} is varied twice. Use --vary once per field.")
         axes.append([(path, text, config_file.parse_value(config, path, text)) for text in texts])
     if (number := math.prod(map(len, axes))) > MOST:
-        raise ConfigError(f"--vary: makes {number} configs; must be at most {MOST}.")
+        raise ConfigError(
+            f"--vary: gives {number} configs, but at most {MOST} are allowed. List fewer values."
+        )
     # Label a path by its last word, unless two paths end in the same word.
     short = {axis[0][0]: axis[0][0].rpartition(".")[2] for axis in axes}
     if len(set(short.values())) < len(short):

@@ -31,15 +31,15 @@ from pause_jax.tuning import Objective, Tuned
 class Search(Output):
     """Options of a search."""
 
-    budget: Annotated[int, typer.Option(min=1, help="Configs to try.")] = 64
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each config.")] = 3
-    width: Annotated[int, typer.Option(min=1, help="Configs proposed and run together.")] = 8
+    budget: Annotated[int, typer.Option(min=1, help="Number of configs to try.")] = 64
+    seeds: Annotated[int, typer.Option(min=1, help="Number of independent runs per config.")] = 3
+    width: Annotated[int, typer.Option(min=1, help="Number of configs that run together.")] = 8
     sampler: Annotated[
-        str | None, typer.Option(help="Class of optuna.samplers (default: a TPESampler).")
+        str | None, typer.Option(help="Class in optuna.samplers (default: TPESampler).")
     ] = None
     storage: Annotated[
         str | None,
-        typer.Option(help="File or URL of Optuna's storage (default: in the result's folder)."),
+        typer.Option(help="File or URL of Optuna's storage (default: in the result folder)."),
     ] = None
 
 
@@ -49,14 +49,14 @@ def tune(
         list[str],
         typer.Option(
             metavar="PATH=LOW..HIGH",
-            help="Range of a number (by factors: PATH=log:LOW..HIGH), or values PATH=A,B; repeat "
-            "it for several fields.",
+            help="Field and its range (PATH=log:LOW..HIGH: logarithmic) or values (PATH=A,B). "
+            "Repeat --vary for several fields.",
         ),
     ],
     *,
     objective: Annotated[
         str,
-        typer.Option(help="'seconds to 80 %' (any target), accuracy, loss, regret or seconds."),
+        typer.Option(help="'seconds to N %', accuracy, loss, regret or seconds."),
     ] = "seconds to 80 %",
     search: Search,
     source: Source,
@@ -70,7 +70,7 @@ def tune(
     config = valid_config(base, source)
     axes = dict(tuning.axis_of(text, config) for text in vary)
     if len(axes) < len(vary):
-        raise ConfigError("--vary: must name each field once.")
+        raise ConfigError("--vary: must name each field only once.")
     aim = tuning.objective_of(objective)
     key = jax.random.key(search.seed)
     use_cache()
@@ -121,10 +121,10 @@ def _print(found: Tuned, objective: Objective) -> None:
     ]
     headings = [number(path.rpartition(".")[2].replace("_", "\n")) for path in finalists]
     caption = (
-        "*: best.toml, the best mean with fresh seeds. scored: seeds with a value, of "
-        f"{found.finalists.seeds[0]}; configs with fewer rank below. change: against the initial "
-        f"config, over the same seeds. searched: mean in the search, where the best of "
-        f"{len(found.trials)} configs is too good to be true."
+        "*: best mean with fresh seeds, written to best.toml. scored: number of seeds with a "
+        f"value, of {found.finalists.seeds[0]}; configs with fewer rank below. change: difference "
+        "from the initial config with the same seeds. searched: mean in the search, which "
+        f"overestimates the best of {len(found.trials)} configs."
     )
     Console().print(
         make_table([label("config"), *headings], rows, title=objective.text, caption=caption)

@@ -275,7 +275,7 @@ def test_what_is_said_agrees_with_itself():
         " ".join(sentences(fleet.fit(measured(a_fleet(("lognormal", 0.2), rng, 20, times)))))
         for times in (3, 60)
     )
-    assert "Law: undecided between lognormal, " in few
+    assert "Distribution: undecided between lognormal, " in few
     assert "Law: lognormal; the others predict the measurements worse." in many
     assert "not significant at 0.001" in many
 
@@ -301,7 +301,7 @@ def test_the_command_prints_and_writes_a_model_that_runs(monkeypatch, tmp_path, 
     printed = capsys.readouterr().out
     for words in (
         "20 clients, 60 measurements each, 1200 in all",
-        "do not reject independent rounds",
+        "do not reject i.i.d. rounds",
         "lognormal",
         "sigma = 0.",
     ):
@@ -332,7 +332,7 @@ def test_the_command_names_the_file_where_no_model_fits(monkeypatch, tmp_path, c
     assert command(monkeypatch, path) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "latency.path=" in printed
-    assert "Order: that of the file" in printed
+    assert "Order: by line, because the file has no column" in printed
 
 
 def test_bad_lines_are_dropped_and_counted_by_rule(monkeypatch, tmp_path, capsys):
@@ -351,7 +351,7 @@ def test_bad_lines_are_dropped_and_counted_by_rule(monkeypatch, tmp_path, capsys
     printed = capsys.readouterr().out
     assert "Lines dropped: 1 (an earlier line has the same client and round" in printed
     assert "Lines dropped: 2 (seconds must be a float32 number > 0)." in printed
-    assert "If these are milliseconds, convert them: pause-jax import csv with" in printed
+    assert "If these are milliseconds, convert them with pause-jax import csv," in printed
 
 
 def test_a_bad_file_is_refused_before_statistics_are_imported(monkeypatch, tmp_path, capsys):
@@ -378,8 +378,8 @@ def test_the_mean_of_a_client_and_the_scale_of_a_model_have_different_names(
     path.write_text(text_of(seconds_of(MODELS["lognormal"])))
     assert command(monkeypatch, path) == 0
     printed = capsys.readouterr().out
-    first, _, model = printed.partition("law, best first")
-    assert "Mean seconds of a client: least 0." in first
+    first, _, model = printed.partition("distribution, best first")
+    assert "Mean seconds per client: lowest 0." in first
     assert "fastest" not in first
     assert "fastest = 0." in model
     assert "milliseconds" not in printed

@@ -134,7 +134,7 @@ def test_a_report_that_cannot_be_written_is_one_line(compared, monkeypatch, tmp_
     (tmp_path / "report.html").mkdir()
     assert run(monkeypatch, tmp_path, "report", ".") == 2
     words = " ".join(capsys.readouterr().err.split())
-    assert words == "error: report.html is a folder: a file must go there. Move it."
+    assert words == "error: report.html is a folder, but must be a file. Move the folder."
 
 
 def test_without_its_packages_a_run_ends_well_and_says_how_to_get_a_report(
@@ -295,7 +295,7 @@ def test_the_version_is_printed(monkeypatch, tmp_path, capsys):
     ("arguments", "words"),
     [
         (("compare", "--policies", "best"), ["policy = 'best'", "pause"]),
-        (("compare", "--policies", "pause,pause"), ["pause is named twice"]),
+        (("compare", "--policies", "pause,pause"), ["pause is listed twice"]),
         (("compare", "--policies", "all:lots"), ["privacy = 'lots'", "l1_vector"]),
         (("compare", "--preset", "big"), ["big: must be a config file", "digits_small"]),
         (("compare", "--set", "reward.gama=3"), ["reward.gama", "gamma"]),
@@ -320,8 +320,8 @@ def test_the_version_is_printed(monkeypatch, tmp_path, capsys):
             ["Did you mean 'policy.index.speed_weight'?"],
         ),
         (("run", "caf\udce9.toml", "--name", "x"), ["caf\\udce9' must be a printable text"]),
-        (("run", "good.toml", "good.toml"), ["good.toml: is named twice"]),
-        (("run", "phones", "digits_small", "phones"), ["phones: is named twice"]),
+        (("run", "good.toml", "good.toml"), ["good.toml is listed twice"]),
+        (("run", "phones", "digits_small", "phones"), ["phones is listed twice"]),
         (("sweep", "good.toml", "--policy", "best"), ["policy = 'best'"]),
         (("run", "good.toml", "garbage.toml"), ["garbage.toml: learning = 'garbage'"]),
         (("run", "good.toml", "bad.toml"), ["bad.toml: reward.gamma = -3"]),

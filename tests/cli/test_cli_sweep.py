@@ -40,7 +40,7 @@ def test_the_grid_has_every_combination_with_labels_that_say_what_is_set():
         (["reward.gamma"], "--vary reward.gamma: must be PATH=A,B"),
         (["reward.gamma="], "must be PATH=A,B"),
         (["reward.gamma=1,,2"], "must be PATH=A,B"),
-        (["reward.gamma=1,1"], "named twice"),
+        (["reward.gamma=1,1"], "listed twice"),
         (["reward.gamma=1", "reward.gamma=2"], "reward.gamma is varied twice"),
         (["reward.gama=1"], "Reward has no field 'gama'. Did you mean 'gamma'"),
     ],

@@ -229,8 +229,8 @@ def test_of_a_loaded_file_a_config_may_name_the_modules(name, words):
         ("bad.py", b"raise SystemExit", "SystemExit"),
         ("bad.py", b"\x80\x04", "bad.py"),
         ("bad.py", b"(" * 10_000, "bad.py"),
-        ("folder", None, "must be a Python file"),
-        ("nowhere.py", None, "must be a Python file"),
+        ("folder", None, "must be an existing Python file"),
+        ("nowhere.py", None, "must be an existing Python file"),
     ],
 )
 def test_a_file_that_cannot_be_loaded_is_refused(name, content, words):
@@ -391,7 +391,7 @@ def test_what_no_run_wrote_is_not_overwritten(name, kind, tmp_path):
         (place / name).symlink_to(tmp_path / "precious")
     else:
         (place / name).mkdir()
-    words = "must go there" if kind == "folder" else "not overwritten"
+    words = "but must be a file" if kind == "folder" else "not overwritten"
     with pytest.raises(ConfigError, match=words) as error:
         result_folder.reserve(tmp_path / "out", "mine", explicit=True, force=True)
     assert name in one_line(error.value)
@@ -403,7 +403,7 @@ def test_force_is_refused_before_the_run():
     pathlib.Path("results/mine/report.html").write_text("my own")
     pathlib.Path("a.toml").write_text('learning = "none"\n')
     given = ("run", "a.toml", "--name", "mine", "--force", "--no-figures")
-    assert "report.html: is not listed" in refused(*given)
+    assert "report.html is not listed" in refused(*given)
     assert files(pathlib.Path("results")) == {"mine/report.html"}
 
 
@@ -604,14 +604,14 @@ def test_values_in_another_file_than_the_data_are_refused(kind, result):
             layout = h5py.VirtualLayout((2,), "f8")
             layout[:] = h5py.VirtualSource("secret.h5", "secret", (2,))
             file.create_virtual_dataset("config_toml", layout)
-    assert "'config_toml' is in another file; must be in this one" in refused("report", ".")
+    assert "'config_toml' is in another file, but must be in this one" in refused("report", ".")
 
 
 def test_sizes_beyond_every_machine_are_refused_before_work():
     values = ",".join(map(str, range(400)))
     axes = [f"--vary=reward.{name}={values}" for name in ("gamma", "alpha", "beta")]
     line = refused("sweep", "digits_small", *axes)
-    assert "makes 64000000 configs; must be at most 10000" in line
+    assert "gives 64000000 configs, but at most 10000" in line
     search = ("tune", "digits_small", "--vary=reward.gamma=1..2", "--objective=accuracy")
     for name in ("width", "budget", "seeds"):
         line = refused(*search, f"--{name}=100000000")

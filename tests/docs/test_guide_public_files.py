@@ -93,7 +93,10 @@ def test_its_commands_run_from_a_public_file_to_a_compared_and_tuned_policy(
         ("import fedscale none --out o", "FILE = 'none': cannot be read (No such file"),
         ("import leaf emnist_all.sqlite --out o", "must be JSON with users"),
         ("import csv log.csv --columns client --out o", "--columns client: must be OURS=THEIRS"),
-        ("import csv log.csv --ids a --clients 1 --out o", "--ids and --clients: give one"),
+        (
+            "import csv log.csv --ids a --clients 1 --out o",
+            "--ids and --clients: must not be combined",
+        ),
         (
             "import fedscale client_device_capacity --ids labels.npz --out o",
             "--ids labels.npz: must contain the array clients",

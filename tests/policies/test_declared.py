@@ -321,14 +321,14 @@ class DrawsInSelect(Reader):
 @pytest.mark.parametrize(
     ("policy", "where"),
     [
-        (CountsInBuild(), "built again"),
-        (CountsInSelect(), "called again"),
-        (CountsInUpdate(), "called again"),
-        (DrawsInSelect(), "called again"),
+        (CountsInBuild(), "building it again"),
+        (CountsInSelect(), "calling it again"),
+        (CountsInUpdate(), "calling it again"),
+        (DrawsInSelect(), "calling it again"),
     ],
 )
 def test_impure_policy_is_refused(policy, where):
-    with pytest.raises(AssertionError, match=rf"{type(policy).__name__}: {where}.* not pure"):
+    with pytest.raises(AssertionError, match=rf"{type(policy).__name__}: {where}.* must be pure"):
         check_pure(policy, network.context([1.0] * 5, 3))
 
 

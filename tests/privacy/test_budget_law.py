@@ -308,7 +308,7 @@ def test_sweep_and_search_vary_budget_law_parameters():
     found_law = getattr(best.privacy.budget, "law", None)
     assert isinstance(found_law, LogNormalBudgets)
     assert 0 <= float(found_law.sigma) <= 2
-    with pytest.raises(ConfigError, match="values has no range"):
+    with pytest.raises(ConfigError, match="values does not support ranges"):
         tuning.axis_of("privacy.budget.law.values=1..2", config(Uniform(law=Tiers())))
 
 

@@ -82,7 +82,7 @@ HUGE = [
     ),
     (
         lambda: swept(BANDIT.replace(num_rounds=10**7), jax.random.split(KEY, 1000)),
-        "num_clients = 6, num_rounds = 10000000: the record of 1000 such runs takes",
+        "num_clients = 6, num_rounds = 10000000: the record of 1000 such runs needs",
     ),
     (
         lambda: simulate(
@@ -92,7 +92,7 @@ HUGE = [
     ),
     (
         lambda: LinearRegression(num_samples=10**9, num_features=10**4).load(),
-        "learning.data.num_samples = 1000000000, num_features = 10000: such a data set takes",
+        "learning.data.num_samples = 1000000000, num_features = 10000: such a data set needs",
     ),
 ]
 
@@ -111,7 +111,7 @@ def test_the_command_line_refuses_it_in_one_message(monkeypatch, tmp_path, capsy
     monkeypatch.setattr(memory, "machine_bytes", lambda: 2**28)
     for change, words in (
         ("num_clients=1000000000", "a round needs"),
-        ("num_rounds=1000000", "the record of 3 such runs takes"),
+        ("num_rounds=1000000", "the record of 3 such runs needs"),
     ):
         arguments = ["sweep", "digits_small", "--set", "learning=none", "--set", change]
         monkeypatch.setattr(sys, "argv", ["pause-jax", *arguments, "--no-figures"])

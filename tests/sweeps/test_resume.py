@@ -143,7 +143,7 @@ def test_a_stopped_command_reports_progress_in_one_line(cache, tmp_path, number,
     _, error = process.communicate(timeout=600)
     assert process.returncode == 128 + number
     # Nothing may have been saved before the first run has ended.
-    advice = "to continue" if number == signal.SIGTERM else "(to continue|to start again)"
+    advice = "to continue" if number == signal.SIGTERM else "(to continue|to start over)"
     line = rf"stopped after \d of 8 runs, 0 of 1 configs \({number.name}\)\. .*{advice}\."
     assert re.search(line, " ".join(error.split()))
     assert "Traceback" not in error
@@ -181,14 +181,14 @@ def test_on_a_full_disk_the_table_is_printed_and_one_line_says_why(here):
     (printed, error, code), whole = on_a_small_disk(here, kib=60)
     assert code == 1
     assert "fairness" in printed
-    assert "the result cannot be written (File too large)" in error
-    assert "make room, and --resume writes the result" in error
+    assert "cannot write the result (File too large)" in error
+    assert "use --resume to write the result" in error
     # A changed command is named and not mixed in.
     _, error, code = here(*DISK, "--set", "reward.gamma=3", "--resume")
     assert code == 2
     assert "reward.gamma of 'random' was" in error
     _, error, code = here(*DISK)
-    assert (code, "It is unfinished: --resume continues it." in error) == (2, True)
+    assert (code, "Use --resume to continue the unfinished run." in error) == (2, True)
     printed, error, code = here(*DISK, "--resume")
     assert (code, "Written to" in printed) == (0, True)
     found = xr.load_dataset("results/mine/data.nc")
@@ -198,7 +198,7 @@ def test_on_a_full_disk_the_table_is_printed_and_one_line_says_why(here):
 def test_where_not_even_runs_can_be_stored_the_way_on_is_named(here):
     (_, error, code), _ = on_a_small_disk(here, kib=20)
     assert code == 1
-    assert "--resume runs what could not be stored" in error
+    assert "use --resume to repeat unsaved runs" in error
 
 
 def test_force_leaves_nothing_of_the_result_before(here, tmp_path):
@@ -212,7 +212,7 @@ def test_force_leaves_nothing_of_the_result_before(here, tmp_path):
     (mine / "data.nc").unlink()
     (mine / "data.nc").mkdir()
     _, error, code = here(*other)
-    assert (code, "data.nc is a folder: a file must go there" in error) == (2, True)
+    assert (code, "data.nc is a folder, but must be a file" in error) == (2, True)
 
 
 class Drops:
@@ -244,7 +244,7 @@ def test_a_signal_counts_wherever_it_comes_and_what_is_ignored_stays_so(capsys, 
         signal.signal(signal.SIGHUP, heard[signal.SIGHUP])
     assert {number: signal.getsignal(number) for number in heard} == heard
     assert stop.value.code == 143
-    what = "stopped it before the first run" if looked else "came after the last run"
+    what = "stopped the command before the first run" if looked else "arrived after the last run"
     assert f"SIGTERM {what}" in capsys.readouterr().err
     check_stop()
 
