@@ -88,7 +88,8 @@ def compare(result: xr.Dataset, target: float, against: str | None = None) -> Co
     candidates = [str(name) for name in private] or names
     chosen = _best(goals, candidates) if against is None else against
     if not chosen:
-        text = "No config has a value in every seed, so nothing is compared."
+        kind = "config" if len(candidates) == len(names) else "private config"
+        text = f"No comparison: no {kind} has a value in every seed."
         return Comparison("", goals, 0, tuple({} for _ in goals), text)
     # Any candidate could have become the reference, so count every pair that contains one.
     others = len(names) - 1
@@ -97,9 +98,9 @@ def compare(result: xr.Dataset, target: float, against: str | None = None) -> Co
     found = tuple(differences(aim.values, chosen, comparisons=comparisons) for aim in goals)
     best = lead = ""
     if against is None and len(candidates) == len(names):
-        best = ", the best"
+        best = " (the best)"
     elif against is None:
-        lead = f"{quoted(chosen)} is the best config whose epsilon covers all that clients send. "
+        lead = f"{quoted(chosen)} is the best config whose epsilon covers everything clients send. "
     return Comparison(chosen, goals, comparisons, found, _text(goals, found, chosen, best, lead))
 
 
@@ -161,7 +162,7 @@ def listed(names: Sequence[str], number: int = 4, word: str = "and") -> str:
 def _aims(result: xr.Dataset, target: float) -> tuple[Aim, ...]:
     """Return the aims that apply to the metrics of a sweep, in order of priority."""
     goal = f"{100 * target:g} %"
-    not_finite = "ended without a finite model in some seed"
+    not_finite = "ended with a non-finite model in at least one seed"
     to_target = Aim(
         title=f"s to {goal}",
         values=metrics.time_to_accuracy(result, target),
@@ -169,24 +170,24 @@ def _aims(result: xr.Dataset, target: float) -> tuple[Aim, ...]:
         noun=f"time to {goal} test accuracy",
         better="sooner",
         worse="later",
-        missing=f"did not reach {goal} in every seed",
+        missing=f"missed {goal} in at least one seed",
         unit=" s",
     )
     accuracy = Aim(
-        title="end, %",
+        title="final, %",
         values=100 * metrics.final_accuracy(result),
         sign=1,
-        noun="test accuracy at the end",
+        noun="final test accuracy",
         better="higher",
         worse="lower",
         missing=not_finite,
         unit=" %",
     )
     loss = Aim(
-        title="end loss",
+        title="final loss",
         values=metrics.final_loss(result),
         sign=-1,
-        noun="test loss at the end",
+        noun="final test loss",
         better="lower",
         worse="higher",
         missing=not_finite,
@@ -202,7 +203,7 @@ def _aims(result: xr.Dataset, target: float) -> tuple[Aim, ...]:
         missing="broke its contract",
     )
     seconds = regret._replace(
-        title="s in all",
+        title="total s",
         values=metrics.simulated_seconds(result),
         noun="simulated time",
         better="shorter",
@@ -239,12 +240,12 @@ def _text(
     """Describe the first aim for which ``against`` has a value in every seed."""
     for goal, others in zip(goals, found, strict=True):
         if bool(goal.values.sel(config=against).notnull().all()):
-            settled = f" {lead}{_settled(goal, others, against, best)}" if others else ""
-            return f"{_seen(goal)}.{settled}"
-    return f"{quoted(against)} {goals[0].missing}, so nothing is compared."
+            findings = f" {lead}{_findings(goal, others, against, best)}" if others else ""
+            return f"{_means(goal)}.{findings}"
+    return f"No comparison: {quoted(against)} {goals[0].missing}."
 
 
-def _seen(goal: Aim) -> str:
+def _means(goal: Aim) -> str:
     """Describe the means of configs with a value in every seed, best first, and list the others."""
     means = goal.sign * goal.values.mean("seed", skipna=False)
     order = sorted(
@@ -255,39 +256,39 @@ def _seen(goal: Aim) -> str:
         for name in order
     ]
     seeds = goal.values.sizes["seed"]
-    start = f"Mean {goal.noun} over {seeds} seeds" if seeds > 1 else f"In one seed, {goal.noun}"
-    text = f"{start}: {listed(each)}"
+    start = f"Mean {goal.noun} over {seeds} seeds" if seeds > 1 else f"{goal.noun} in one seed"
+    text = f"{start[0].upper()}{start[1:]}: {listed(each)}"
     if missing := [quoted(str(name)) for name in means.config.values if name not in order]:
         text += f"; {listed(missing)} {goal.missing}"
     return text
 
 
-def _settled(goal: Aim, others: dict[str, Difference], against: str, best: str) -> str:
+def _findings(goal: Aim, others: dict[str, Difference], against: str, best: str) -> str:
+    """Describe which configs differ significantly from ``against``, and by how much."""
     seeds = next(iter(others.values())).seeds
-    count = f"{seeds} seeds" if seeds > 1 else "one seed"
     shown = [
-        f"{quoted(name)} {goal.better if each.shown == goal.sign else goal.worse} "
-        f"by {_interval(each, goal)}"
-        for name, each in others.items()
-        if each.shown
+        f"{quoted(name)} ({_difference(each, goal)})" for name, each in others.items() if each.shown
     ]
     undecided = [
         quoted(name) for name, each in others.items() if each.pairs == each.seeds and not each.shown
     ]
     name = f"{quoted(against)}{best}"
+    do = "does" if len(undecided) == 1 else "do"
     if shown:
-        text = f"Against {name}, {count} show {listed(shown)}"
-        return text + (f"; they do not settle {listed(undecided)}." if undecided else ".")
+        differ = "differs" if len(shown) == 1 else "differ"
+        text = f"Over {seeds} seeds, {listed(shown)} {differ} significantly from {name}"
+        return text + (f"; {listed(undecided)} {do} not." if undecided else ".")
+    if undecided and seeds == 1:
+        return f"One seed cannot show whether {name} differs from {listed(undecided, word='or')}."
     if undecided:
-        comma = "," if best else ""
-        start = f"{count[0].upper()}{count[1:]} {'do' if seeds > 1 else 'does'} not settle"
-        return f"{start} whether {name}{comma} differs from {listed(undecided, word='or')}."
-    return f"No other config is left to compare {quoted(against)} with."
+        return f"Over {seeds} seeds, {listed(undecided)} {do} not differ significantly from {name}."
+    return "No other config has a value in every seed."
 
 
-def _interval(each: Difference, goal: Aim) -> str:
-    """Format the absolute difference and its interval; the caller states the direction."""
+def _difference(each: Difference, goal: Aim) -> str:
+    """Format a difference without its sign, followed by its direction and interval."""
     ends = sorted((abs(each.low), abs(each.high)))
     mean, low, high = (f"{value:,.{goal.digits}f}" for value in (abs(each.mean), *ends))
     unit = " points" if goal.unit == " %" else goal.unit
-    return f"{mean}{unit} ({low} to {high} at 95 %)"
+    direction = goal.better if each.shown == goal.sign else goal.worse
+    return f"{mean}{unit} {direction}, 95 % CI {low} to {high}"

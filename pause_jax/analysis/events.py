@@ -145,5 +145,6 @@ def check(kind: str) -> None:
     """Raise ConfigError if the package that this kind of log requires is missing."""
     if kind == "tensorboard" and importlib.util.find_spec("tensorboardX") is None:
         raise ConfigError(
-            "--log tensorboard: tensorboardX is missing: pip install 'pause_jax[tensorboard]'."
+            "--log tensorboard: tensorboardX is not installed. Run: pip install "
+            "'pause_jax[tensorboard]'"
         )

@@ -33,14 +33,14 @@ class Test(NamedTuple):
     p: float  # p-value; NaN without enough data
 
     @property
-    def speaks_against(self) -> bool:
+    def significant(self) -> bool:
         """True if the test rejects the assumption at significance level ``LEVEL``."""
         return self.p < LEVEL
 
     @property
     def verdict(self) -> str:
         """Result of the test in words, e.g. "not significant at 0.001"."""
-        return f"{'' if self.speaks_against else 'not '}significant at {LEVEL:g}"
+        return f"{'' if self.significant else 'not '}significant at {LEVEL:g}"
 
 
 class Estimate(NamedTuple):
@@ -113,7 +113,7 @@ class Fleet(NamedTuple):
     @property
     def stationary(self) -> bool:
         """True if neither the test for drift nor the test for autocorrelation is significant."""
-        return not (self.drift.speaks_against or self.correlation.speaks_against)
+        return not (self.drift.significant or self.correlation.significant)
 
 
 def fit(data: Measured) -> Fleet:
@@ -127,17 +127,17 @@ def fit(data: Measured) -> Fleet:
     data = Measured(data.client[answered], data.seconds[answered], when)
     number = np.bincount(data.client)
     if number.size < 2:
-        raise ConfigError("fleet: has one client; there is nobody to choose among.")
+        raise ConfigError("fleet: has only one client: must have at least two. Add another client.")
     if number.max() < 2:
         raise ConfigError(
-            "fleet: has one measurement of each client, so nothing can be said of their spread. "
-            "Measure each a few times."
+            "fleet: has only one measurement per client: must have several, to estimate the "
+            "spread. Measure each client several times."
         )
     each = [data.seconds[data.client == client] for client in range(number.size)]
     if all(np.ptp(row) == 0 for row in each):
         raise ConfigError(
-            "fleet: all measurements of a client are equal, so nothing can be said of their "
-            "spread. Give the seconds as they were measured, not rounded."
+            "fleet: the measurements of each client are equal: must vary, to estimate the spread. "
+            "Do not round the seconds."
         )
     mean = np.asarray([row.mean() for row in each])
     halves = [row[len(row) // 2 :].mean() / row[: len(row) // 2].mean()

@@ -26,7 +26,7 @@ from pause_jax.run.record.result import Result
 
 __all__ = ["Ledger", "ledger"]
 
-HINT = "dp-accounting is missing: pip install 'pause_jax[accounting]'"
+HINT = "dp-accounting is not installed. Run: pip install 'pause_jax[accounting]'"
 # Above this eps, e^eps overflows in dp-accounting, so the plain sum is used instead.
 MAX_RELEASE = 700.0
 SIZES = "data sizes (aggregation weights)"
@@ -87,7 +87,7 @@ class Ledger(NamedTuple):
         Print it next to every epsilon of whole updates. Data sizes count as public.
         """
         names = ", ".join(name for name in self.unnoised if name != SIZES)
-        text = f"NO GUARANTEE for all that a client sends: without noise leave {names}."
+        text = f"NO GUARANTEE, because epsilon does not cover values sent without noise ({names})."
         return text if names else ""
 
 
@@ -166,9 +166,13 @@ def _read(
     if isinstance(run, Result | Selector):
         config, unnoised, ids = run.config, run.unnoised, run.client_ids
         if any(jnp.ndim(leaf) for leaf in jax.tree.leaves(config.privacy)):
-            raise ConfigError("run is a batch: choose one, jax.tree.map(lambda x: x[i], run).")
+            raise ConfigError(
+                "run is a batch: must be a single run. Pass jax.tree.map(lambda x: x[i], run)."
+            )
     elif run.config_toml.ndim:
-        raise ConfigError("run holds several configs: choose one, result.sel(config=...).")
+        raise ConfigError(
+            "run has several configs: must be a single config. Pass result.sel(config=...)."
+        )
     else:
         config = config_file.loads(run.config_toml.item())
         unnoised = tuple(filter(None, run.unnoised.item().split(", ")))
@@ -177,8 +181,8 @@ def _read(
     needed = ("counts", "queried", "spent", *["budget"] * _has_law(config.privacy.budget))
     if missing := [name for name in needed if not hasattr(run, name)]:
         raise ConfigError(
-            f"run has no {', '.join(missing)}: the ledger reads {', '.join(needed)}, so record "
-            "them (record=...)."
+            f"run has no {', '.join(missing)}: the ledger needs {', '.join(needed)}. Add them to "
+            "`record`."
         )
     if config.learning is not None:
         unnoised += ("updates", SIZES) if config.privacy.unit == "none" else (SIZES,)

@@ -57,10 +57,10 @@ def caption(books: dict[str, Ledger]) -> str:
     """Return a caption that explains the columns of the table."""
     delta = next(iter(books.values())).delta
     return (
-        "of the busiest client of all seeds. basic: its releases added up; an update has d "
-        f"times the epsilon of a coordinate if that is the unit. PLD: of the unit, delta "
-        f"{delta:g}, its participations taken for a fixed number; quote 'at most', for one in "
-        "every round, where the choice depends on releases."
+        "Largest value of any client, over all seeds. basic: sum over the client's releases. If "
+        "the unit is a coordinate, an update has d times this epsilon. PLD: tight total at delta "
+        f"{delta:g}, if participation does not depend on the data. at most: tight total of a "
+        "client in every round. Quote 'at most' if selection depends on releases."
     )
 
 
@@ -85,24 +85,27 @@ def notes(books: dict[str, Ledger]) -> Iterator[str]:
         yield f"(!) {', '.join(names)}: {warning}"
     if clean := [name for name, book in books.items() if not book.warning and book.num_parameters]:
         where = "any config" if len(clean) == len(books) else ", ".join(map(repr, clean))
-        yield f"Nothing leaves un-noised in {where} (sizes of data sets count as public)."
+        yield f"Nothing is sent without noise in {where} (data sizes count as public)."
     for name, book in books.items():
         if book.basic_delta:
-            yield f"{name}: its sums of epsilon hold at delta {book.basic_delta:.2g} (also a sum)."
+            yield (
+                f"{name}: basic epsilon holds at delta {book.basic_delta:.2g}, the sum over "
+                "releases."
+            )
         if book.exhausted.any():
             rounds = book.last_release[book.last_release > 0]
-            known = f"{rounds.min()} to {rounds.max()}" if rounds.size else "that are not recorded"
+            last = f"rounds {rounds.min()} to {rounds.max()}" if rounds.size else "not recorded"
             yield (
-                f"{name}: {book.exhausted.sum()} of {book.exhausted.size} clients of all seeds "
-                f"spent their budget, with last releases in rounds {known}."
+                f"{name}: {book.exhausted.sum()} of {book.exhausted.size} clients, over all seeds, "
+                f"spent their budget. Last releases: {last}."
             )
     if started := [name for name, book in books.items() if book.overlaps]:
         yield (
-            f"{', '.join(started)}: a release is charged when its client starts, so those of "
-            "clients under way at the end count."
+            f"{', '.join(started)}: releases are charged when clients start. Clients still "
+            "training at the end are included."
         )
     if any(math.isnan(book.tight) for book in books.values()):
-        yield f"PLD -: {HINT}."
+        yield f"No PLD totals: {HINT}"
 
 
 def save(books: dict[str, Ledger], path: pathlib.Path) -> None:

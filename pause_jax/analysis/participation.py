@@ -59,7 +59,7 @@ def labels(found: dict[str, Participation]) -> tuple[str, str]:
     ordered = all(each.seconds is not None for each in found.values())
     where = "clients, fastest to slowest" if ordered else "clients by number"
     most = max(each.share.shape[1] for each in found.values())
-    return where + (" (means of neighbours)" if most > _POINTS else ""), "% of rounds"
+    return where + (" (neighbours averaged)" if most > _POINTS else ""), "% of rounds"
 
 
 def _curve(share: Floats) -> Curve:

@@ -89,7 +89,7 @@ def plot_spent(result: xr.Dataset, axes: Axes) -> None:
     if curves_of.starts_at_zero(curves):
         axes.set_ylim(bottom=0)
     axes.set(xlabel="round", ylabel=f"spent epsilon, per {' or '.join(units) or '-'}")
-    axes.set_title("Privacy budget spent by the busiest client, mean over seeds")
+    axes.set_title("Largest privacy budget spent by any client (mean over seeds)")
     _label(axes)
 
 
@@ -103,7 +103,7 @@ def plot_participation(result: xr.Dataset, axes: Axes) -> None:
     errors = _draw(taken.by_client(found), result, axes, errors=True)
     axes.set_ylim(bottom=0)
     axes.set(**dict(zip(("xlabel", "ylabel"), taken.labels(found), strict=True)))
-    axes.set_title(f"Who took part{errors}")
+    axes.set_title(f"Participation per client{errors}")
     _label(axes)
 
 
@@ -124,7 +124,7 @@ def plot_regret(curves: xr.DataArray, axes: Axes, scale: str = "log") -> None:
     }
     _draw(positive, curves, axes, errors=False)
     axes.set(xscale=scale, yscale=scale, xlabel="round n", ylabel="cumulative regret R(n)")
-    axes.set_title("Cumulative regret, mean over seeds")
+    axes.set_title("Cumulative regret (mean over seeds)")
     _label(axes)
 
 
@@ -143,7 +143,7 @@ def _draw(
         under = len(above) - 1 - above.index(name)
         label = name
         if len(above) > 1:
-            label += f" (as {listed([each for each in above if each != name], 1)})"
+            label += f" (same as {listed([each for each in above if each != name], 1)})"
         step = math.ceil(x.size / _MARKERS)
         axes.plot(
             x,
@@ -164,7 +164,7 @@ def _draw(
     axes.margins(x=0.015)
     if not banded:
         return ""
-    return f"; {'bars at the ends' if many else 'bands'}: ± standard error over seeds"
+    return f" ({'bars at the ends' if many else 'bands'}: ± standard error over seeds)"
 
 
 def _label(axes: Axes) -> None:

@@ -105,9 +105,9 @@ def merits(rows: list[dict[str, Any]], target: float) -> Table:
     kind = _kind(rows)
     tails = ("worst_tenth", "spread") if "worst_tenth" in rows[0] else ()
     headings = {
-        "accuracy": ("end, %", "best, %", f"s to {100 * target:g} %"),
-        "loss": ("end loss", "best loss", "s in all"),
-        "bandit": ("s in all", "regret"),
+        "accuracy": ("final, %", "best, %", f"s to {100 * target:g} %"),
+        "loss": ("final loss", "best loss", "total s"),
+        "bandit": ("total s", "regret"),
     }[kind]
 
     def cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -136,15 +136,15 @@ def merits(rows: list[dict[str, Any]], target: float) -> Table:
         f"mean ± standard error over {seeds} seed{'s' if seeds > 1 else ''}",
         ("policy", *headings, *(f"{name.replace('_', ' ')}, %" for name in tails), *marks),
         tuple(cells(row) for row in sorted(rows, key=soonest_first)),
-        f"end, best: test {kind}. "
+        f"final, best: test {kind}. "
         * (kind != "bandit")
-        + "s: simulated seconds. eps: most budget spent by any client"
+        + "s: simulated seconds. eps: largest budget spent by any client"
         f"{', ' + one_unit if one_unit else ''}. fairness: Jain's index of participation."
-        + " worst tenth, spread (standard deviation): of the clients' own accuracy." * bool(tails)
-        + " empty: rounds of all seeds in which nobody took part" * some_empty
-        + "; regret counts them as 0" * (some_empty and kind == "bandit")
-        + "." * some_empty
-        + _own_rewards(rows) * (kind == "bandit"),
+        + " worst tenth, spread: mean accuracy of the worst clients, and deviation over clients."
+        * bool(tails)
+        + " empty: rounds without clients, over all seeds." * some_empty
+        + " They add 0 to the regret." * (some_empty and kind == "bandit")
+        + _incomparable(rows) * (kind == "bandit"),
     )
 
 
@@ -175,10 +175,10 @@ def notes(result: xr.Dataset) -> Iterator[str]:
             # A run without any score had no finite model.
             unscored = ~scored & (one.data_size >= 0) & scored.any("client")
             if most := int(unscored.sum("client").max()):
-                yield f"{name}: up to {most} clients have one sample, so they have no own accuracy."
+                yield f"{name}: no accuracy for clients with one sample (up to {most} per seed)."
         waited = (one.query_seconds.sum("round") / one.latency.sum("round")).mean().item()
         if waited > 0:
-            yield f"{name}: queries take {100 * waited:.0f} % of its simulated seconds."
+            yield f"{name}: queries take {100 * waited:.0f} % of the simulated time."
 
 
 def _collapse(name: str, one: xr.Dataset) -> Iterator[str]:
@@ -189,8 +189,8 @@ def _collapse(name: str, one: xr.Dataset) -> Iterator[str]:
     best, last = curve.max().item(), curve[-1].item()
     if last < 0.7 * best:
         yield (
-            f"{name}: fell from {100 * best:.0f} % (round {int(curve.idxmax())}) to "
-            f"{100 * last:.0f} %. Its busiest client took part {int(one.counts.max())} times."
+            f"{name}: test accuracy fell from {100 * best:.0f} % (round {int(curve.idxmax())}) to "
+            f"{100 * last:.0f} %. The busiest client took part {int(one.counts.max())} times."
         )
 
 
@@ -202,15 +202,12 @@ def _kind(rows: list[dict[str, Any]]) -> str:
     return "bandit"
 
 
-def _own_rewards(rows: list[dict[str, Any]]) -> str:
+def _incomparable(rows: list[dict[str, Any]]) -> str:
     """Return a warning if the configs' rewards differ, else an empty string."""
     differing = [name for name in rows[0] if name.partition(".")[0] == "reward"]
     if not differing:
         return ""
-    return (
-        f" The configs differ in {', '.join(differing)}: each regret is measured in its config's "
-        "own reward, and they cannot be compared."
-    )
+    return f" Regrets are not comparable, because the configs differ in {', '.join(differing)}."
 
 
 def _to_target(row: dict[str, Any]) -> str:

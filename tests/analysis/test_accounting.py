@@ -83,7 +83,7 @@ def composed(events, interval=1e-3):
 
 @pytest.mark.parametrize(("total", "basic", "tight"), [(10, 9.09, 5.75), (200, 181.9, 165.9)])
 @pytest.mark.parametrize("kind", [PerCoordinateLaplace, L1Laplace])
-def test_the_schedule_of_the_paper_over_60_participations(kind, total, basic, tight):
+def test_total_of_the_papers_schedule_over_60_participations(kind, total, basic, tight):
     assert total_epsilon(geometric(total, kind), 60, DELTA) == pytest.approx(tight, rel=5e-3)
     assert total_epsilon(geometric(total, kind), 60, 0.0) == pytest.approx(basic, rel=5e-3)
 
@@ -91,13 +91,13 @@ def test_the_schedule_of_the_paper_over_60_participations(kind, total, basic, ti
 @pytest.mark.parametrize(
     ("each", "tight"), [(0.1, 4.22), (0.5, 28.5), (1.0, 68.3)], ids=lambda value: str(value)
 )
-def test_100_equal_releases(each, tight):
+def test_total_of_100_equal_releases(each, tight):
     mechanism = L1Laplace(budget=Uniform(total_epsilon=100 * each, horizon=100.0))
     # The budget is spent after 100: further rounds release nothing.
     assert total_epsilon(mechanism, 250, DELTA) == pytest.approx(tight, rel=5e-3)
 
 
-def test_laplace_equals_the_accountants_composition_of_events():
+def test_laplace_total_equals_dp_accounting_events():
     mechanism = PerCoordinateLaplace(budget=Table(total_epsilon=3.0, shares=(0.3, 0.3, 0.2, 0.1)))
     events = [dp.LaplaceDpEvent(1 / epsilon) for epsilon in (0.9, 0.9, 0.6, 0.3)]
     for n in (2, 4):
@@ -105,7 +105,7 @@ def test_laplace_equals_the_accountants_composition_of_events():
         assert total_epsilon(mechanism, n, DELTA) == pytest.approx(theirs, rel=1e-4)
 
 
-def test_gaussian_equals_the_accountants_composition_of_events():
+def test_gaussian_total_equals_dp_accounting_events():
     mechanism = geometric(10, Gaussian)
     epsilon = np.asarray(mechanism.budget.epsilon(np.arange(1, 9)))
     theirs = composed([dp.GaussianDpEvent(5.0 / e) for e in epsilon.tolist()])
@@ -115,7 +115,7 @@ def test_gaussian_equals_the_accountants_composition_of_events():
     assert math.isinf(total_epsilon(mechanism, 8, 0.0)), "no pure guarantee"
 
 
-def test_any_pure_mechanism_is_bounded_by_randomised_response():
+def test_randomised_response_bounds_every_pure_mechanism():
     mechanism = Pure(budget=Uniform(total_epsilon=2.0, horizon=4.0))
     # (epsilon, delta) of n binary randomised responses, by hand (Kairouz et al. 2015, Theorem 3.3).
     n, e = 4, 0.5
@@ -139,7 +139,7 @@ def test_any_pure_mechanism_is_bounded_by_randomised_response():
     assert math.isinf(total_epsilon(approximate, n, 3 * approximate.delta)), "less than four have"
 
 
-def test_spreading_a_distance_over_coordinates_composes_no_worse_than_one_coordinate():
+def test_distance_over_many_coordinates_composes_no_worse_than_over_one():
     """So l1_vector counts as a Laplace mechanism of one number."""
     laplace = pld.privacy_loss_distribution.from_laplace_mechanism
     spread = [laplace(1 / epsilon) for epsilon in (1.2, 0.5, 0.2, 0.1)]
@@ -151,7 +151,7 @@ def test_spreading_a_distance_over_coordinates_composes_no_worse_than_one_coordi
 
 @pytest.mark.parametrize("kind", [PerCoordinateLaplace, Pure, Gaussian])
 @pytest.mark.parametrize("budget", [Geometric(total_epsilon=8.0), Power(total_epsilon=8.0)])
-def test_totals_grow_with_n_and_fall_with_delta(kind, budget):
+def test_totals_increase_with_n_and_decrease_with_delta(kind, budget):
     mechanism = kind(budget=budget)
     totals = [total_epsilon(mechanism, n, DELTA) for n in (0, 1, 2, 20, 60)]
     assert totals[0] == 0
@@ -165,12 +165,12 @@ def test_totals_grow_with_n_and_fall_with_delta(kind, budget):
 
 
 @pytest.mark.parametrize("kind", [PerCoordinateLaplace, Pure])
-def test_epsilons_beyond_floating_point_fall_back_to_the_sum(kind):
+def test_huge_epsilons_fall_back_to_the_sum(kind):
     total = total_epsilon(geometric(1e6, kind), 3, DELTA)
     assert total == pytest.approx(total_epsilon(geometric(1e6, kind), 3, 0.0), rel=1e-6)
 
 
-def test_no_privacy_has_no_total_and_a_bad_delta_is_refused():
+def test_total_is_infinite_without_privacy_and_rejects_invalid_delta():
     assert total_epsilon(NoPrivacy(), 0, DELTA) == 0
     assert math.isinf(total_epsilon(NoPrivacy(), 1, DELTA))
     for delta in (-0.1, 1.0, math.nan):
@@ -219,7 +219,7 @@ def digits(policy="random", **changes):
     return config.override({"learning.model": Linear()}).replace(**changes)
 
 
-def test_the_authors_setting_spends_25818_times_its_budget_on_whole_updates():
+def test_whole_updates_spend_25818_times_the_budget_in_the_papers_setup():
     config = presets.mnist_small("random").replace(num_rounds=2, track_regret=False)
     book = ledger(played(config, [0] * 28 + [60, 300], images(28, 2000)))
     assert book.num_parameters == 25_818
@@ -234,10 +234,10 @@ def test_the_authors_setting_spends_25818_times_its_budget_on_whole_updates():
     text = text_of({"random": book})
     assert "5,163,5" in text
     assert "(!)" not in text
-    assert "Nothing leaves un-noised in any config" in text
+    assert "Nothing is sent without noise in any config" in text
 
 
-def test_an_epsilon_of_the_whole_update_is_also_that_of_a_coordinate():
+def test_update_epsilon_is_not_multiplied_by_the_dimension():
     config = digits(privacy=geometric(10, L1Laplace))
     book = ledger(played(config, [60] * 30))
     assert book.unit == "update"
@@ -246,7 +246,7 @@ def test_an_epsilon_of_the_whole_update_is_also_that_of_a_coordinate():
     assert not book.exhausted.any()
 
 
-def test_the_total_at_most_is_that_of_a_client_in_every_round():
+def test_tight_at_most_assumes_participation_in_every_round():
     config = digits(num_rounds=60, eval_every=60)
     book = ledger(played(config, [3] * 30))
     assert book.tight == total_epsilon(config.privacy, 3, DELTA) < 30
@@ -259,7 +259,7 @@ def test_the_total_at_most_is_that_of_a_client_in_every_round():
     assert math.isnan(ledger(played(BANDIT, [1] * 6)).tight_at_most), "nothing is trained"
 
 
-def test_the_total_is_the_largest_of_a_client_which_need_not_have_spent_most():
+def test_tight_is_the_largest_total_not_that_of_the_largest_spender():
     """Client 1 spent most, in 60 small releases; client 2 a little less, in four large ones."""
     budget = Geometric(total_epsilon=10.0, decay=0.1, law=PerClient(values=(0.1, 1.0, 3.0)))
     config = digits(num_clients=3, num_selected=2, num_rounds=60, eval_every=60)
@@ -306,13 +306,13 @@ def test_losses_void_the_guarantee_and_count_as_releases():
     assert (book.releases == 5).all()
 
 
-def test_a_report_of_resources_is_no_release():
+def test_resource_report_is_not_a_release():
     config = digits(FedCs())
     book = ledger(recorded(played(config, [1] * 30), queried=np.full(30, 4)))
     assert (book.releases == 1).all()
 
 
-def test_a_sum_of_gaussian_releases_is_told_with_its_delta():
+def test_sum_of_gaussian_releases_is_reported_with_its_delta():
     config = digits(privacy=geometric(10, L1Laplace))
     result = played(config, [0, 1, *[2] * 27, 3])
     book = ledger(result.replace(config=config.replace(privacy=geometric(10, Gaussian))))
@@ -321,7 +321,7 @@ def test_a_sum_of_gaussian_releases_is_told_with_its_delta():
     assert "at delta 3e-06" in text_of({"mine": book})
 
 
-def test_participations_after_the_end_of_a_budget_release_nothing():
+def test_participation_after_the_budget_is_spent_releases_nothing():
     budget = Uniform(total_epsilon=6.0, horizon=2.0)
     config = BANDIT.replace(when_spent="drop", privacy=L1Laplace(budget=budget))
     result, gaussian = played(config, [0, 1, 2, 3, 4, 5]), Gaussian(budget=budget)
@@ -331,7 +331,7 @@ def test_participations_after_the_end_of_a_budget_release_nothing():
     assert book.tight == total_epsilon(gaussian, 2, DELTA)
 
 
-def test_without_noise_the_updates_are_named():
+def test_updates_without_noise_are_named():
     config = digits(privacy=NoPrivacy())
     book = ledger(played(config, [0] * 29 + [2]))
     assert book.unnoised == ("updates", SIZES)
@@ -360,7 +360,7 @@ def swept():
 
 
 @pytest.mark.parametrize(("name", "horizon", "most"), [("uniform", 3, 6.0), ("table", 2, 3.0)])
-def test_spent_clients_stop_and_the_others_go_on(name, horizon, most):
+def test_spent_clients_stop_and_others_continue(name, horizon, most):
     row = swept().sel(config=name)
     book = ledger(row)
     num_clients = {"uniform": 6, "table": 5}[name]
@@ -385,14 +385,14 @@ def test_spent_clients_stop_and_the_others_go_on(name, horizon, most):
     assert f"{book.exhausted.sum()} of {book.exhausted.size} clients" in text_of({name: book})
 
 
-def test_a_row_of_a_sweep_and_a_result_give_the_same_ledger():
+def test_sweep_row_and_result_have_the_same_ledger():
     one = ledger(simulate(BANDIT, jax.random.split(KEY, 3)[1]))
     row = ledger(swept().sel(config="uniform").isel(seed=1))
     for ours, theirs in zip(one, row, strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_each_line_of_the_file_is_of_its_seed_and_client(tmp_path):
+def test_ledger_file_has_one_row_per_seed_and_client(tmp_path):
     books = ledger_table.ledgers(swept())
     ledger_table.save(books, tmp_path / "ledger.csv")
     with (tmp_path / "ledger.csv").open() as file:
@@ -408,25 +408,25 @@ def test_each_line_of_the_file_is_of_its_seed_and_client(tmp_path):
     assert len(places) == len(lines)
 
 
-def test_several_configs_at_once_are_refused():
-    with pytest.raises(ConfigError, match="choose one"):
+def test_ledger_rejects_several_configs_and_batches():
+    with pytest.raises(ConfigError, match="must be a single config"):
         ledger(swept())
     one = played(BANDIT, [1] * 6)
     batch = jax.tree.map(lambda x: np.stack([x, x]), one)
-    with pytest.raises(ConfigError, match="choose one"):
+    with pytest.raises(ConfigError, match="must be a single run"):
         ledger(batch)
 
 
-def test_a_run_without_what_the_ledger_reads_is_refused():
+def test_ledger_rejects_run_without_required_quantities():
     run = jax.eval_shape(lambda key: simulate(BANDIT, key, record=("counts", "clients")), KEY)
-    with pytest.raises(ConfigError, match=r"run has no queried, spent: .* record them"):
+    with pytest.raises(ConfigError, match=r"run has no queried, spent: .* Add them to `record`"):
         ledger(run)
 
 
 # ---------------------------------------------------------------- report
 
 
-def test_without_dp_accounting_the_table_has_a_hint(monkeypatch):
+def test_table_has_a_hint_without_dp_accounting(monkeypatch):
     _composed.cache_clear()
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     monkeypatch.setitem(sys.modules, "dp_accounting.pld", None)
@@ -439,7 +439,7 @@ def test_without_dp_accounting_the_table_has_a_hint(monkeypatch):
     assert total_epsilon(BANDIT.privacy, 2, 0.0) == 4.0
 
 
-def test_the_program_prints_the_table_and_writes_the_ledger(monkeypatch, tmp_path, capsys):
+def test_command_prints_the_table_and_writes_the_ledger(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")
     arguments = (
@@ -452,7 +452,7 @@ def test_the_program_prints_the_table_and_writes_the_ledger(monkeypatch, tmp_pat
         cli.main()
     assert not stop.value.code
     printed = capsys.readouterr().out
-    for words in ("eps/coord", "eps/update", "without noise leave", "(!)", "NO GUARANTEE"):
+    for words in ("eps/coord", "eps/update", "sent without noise (", "(!)", "NO GUARANTEE"):
         assert words in printed
     rows = pd.read_csv(tmp_path / "results" / "mine" / "ledger.csv")
     assert len(rows) == 2 * 30
@@ -469,7 +469,7 @@ def test_the_program_prints_the_table_and_writes_the_ledger(monkeypatch, tmp_pat
     assert (rows.releases > rows.participations).any()
 
 
-def test_a_release_of_an_epsilon_beyond_doubles_counts_as_it_is():
+def test_total_of_huge_epsilons_is_close_to_the_sum():
     for total, exact in ((800.0, False), (1500.0, True), (1e5, True)):
         mechanism = L1Laplace(budget=Table(total_epsilon=total, shares=(0.5, 0.25)))
         found = total_epsilon(mechanism, 5, 1e-5)

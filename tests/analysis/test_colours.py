@@ -1,4 +1,4 @@
-"""Colours of configs: told apart by all readers, and seen on both pages."""
+"""Colours of configs: distinct for colour-blind readers, with contrast on both pages."""
 
 import itertools
 
@@ -43,11 +43,11 @@ def contrast(colour, page):
 
 
 @pytest.mark.parametrize("chosen", [looks.LIGHT, looks.DARK])
-def test_the_colour_blind_tell_them_apart(chosen):
+def test_colours_differ_for_colour_blind_readers(chosen):
     assert min(least_distance(chosen, seen) for seen in SEEN.values()) > 15
 
 
-def test_a_common_cycle_would_fail_that():
+def test_matplotlib_cycle_fails_the_colour_blindness_test():
     tab10 = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f")
     assert min(least_distance(tab10, seen) for seen in SEEN.values()) < 10
 
@@ -56,24 +56,24 @@ def test_a_common_cycle_would_fail_that():
     ("chosen", "page"),
     [(looks.LIGHT, looks.LIGHT_PAGE), (looks.DARK, looks.DARK_PAGE)],
 )
-def test_they_are_seen_on_their_page(chosen, page):
+def test_colours_contrast_with_their_page(chosen, page):
     assert min(contrast(colour, page) for colour in chosen) >= 2.95
 
 
-def test_no_style_comes_twice_among_64():
+def test_first_64_styles_are_distinct():
     each = [style_at(place) for place in range(64)]
     assert len({(style.colour, style.dash) for style in each}) == 64
     assert len({(style.marker, style.dash) for style in each}) == 64
 
 
-def test_eight_styles_are_told_apart_without_colour():
+def test_first_eight_styles_differ_without_colour():
     for start in range(0, 64, 8):
         each = [style_at(start + place) for place in range(8)]
         assert len({style.marker for style in each}) == 8
         assert len({style.shape for style in each}) == 8
 
 
-def test_a_policy_looks_the_same_whatever_stands_beside_it():
+def test_style_of_a_policy_does_not_depend_on_other_configs():
     alone = {name: styles([name])[name] for name in KNOWN}
     assert len(set(alone.values())) == len(KNOWN)
     found = styles(["mine", "random", "yours", "pause"])

@@ -1,4 +1,6 @@
-"""The words of a comparison: what was seen, what the data show, and never more."""
+"""Conclusions of a comparison state means and significant differences, and nothing else."""
+
+import re
 
 import numpy as np
 import pytest
@@ -9,90 +11,91 @@ from pause_jax.privacy import NoPrivacy
 from tests.support.results import made, small_config
 
 
-def test_a_clear_difference_is_said_with_its_interval():
+def test_significant_difference_has_an_interval():
     result = made({"good": None, "bad": None}, seeds=4, spread=0.005)
     result["eval_clock"][1] = result.eval_clock[0] + 3
     result["test_accuracy"][1] = result.test_accuracy[0].values
     found = compare(result, 0.5)
     apart = found.differences[0]["bad"]
-    interval = f"{apart.mean:.1f} s ({apart.low:.1f} to {apart.high:.1f} at 95 %)"
+    interval = f"{apart.mean:.1f} s later, 95 % CI {apart.low:.1f} to {apart.high:.1f}"
     means = found.aims[0].values.mean("seed").values
     assert found.text == (
         f"Mean time to 50 % test accuracy over 4 seeds: {means[0]:.1f} s for good and "
-        f"{means[1]:.1f} s for bad. Against good, the best, 4 seeds show bad later by {interval}."
+        f"{means[1]:.1f} s for bad. Over 4 seeds, bad ({interval}) differs significantly from "
+        "good (the best)."
     )
-    assert "show good sooner by" in compare(result, 0.5, against="bad").text
+    assert " s sooner, 95 % CI " in compare(result, 0.5, against="bad").text
 
 
-def test_noise_is_no_difference():
+def test_noise_is_not_a_significant_difference():
     result = made({"one": None, "two": None}, seeds=3)
     result["test_accuracy"][1] = result.test_accuracy[0, [1, 2, 0]].values
     found = compare(result, 0.5)
     # Equal means up to rounding: either may be the best.
     other = {"one": "two", "two": "one"}[found.against]
-    words = f"3 seeds do not settle whether {found.against}, the best, differs from {other}."
+    words = f"Over 3 seeds, {other} does not differ significantly from {found.against} (the best)."
     assert found.text.endswith(words)
     assert "over 3 seeds" in found.text
     assert "sooner" not in found.text
 
 
-def test_what_is_settled_and_what_is_not_are_said_apart():
+def test_insignificant_differences_are_listed_separately():
     result = made({"one": None, "two": None, "bad": None}, seeds=4, spread=0.001)
     result["test_accuracy"][1] = result.test_accuracy[0, [1, 2, 3, 0]].values
     found = compare(result, 0.99, against="one")
-    assert "Against one, 4 seeds show bad lower by " in found.text
-    assert found.text.endswith(" at 95 %); they do not settle two.")
+    assert re.search(r" 4 seeds, bad \([0-9.]+ points lower, 95 % CI ", found.text)
+    assert found.text.endswith(") differs significantly from one; two does not.")
 
 
-def test_one_seed_shows_nothing_however_large_the_difference():
+def test_one_seed_cannot_show_a_difference():
     found = compare(made({"good": None, "bad": None}, seeds=1), 0.5)
-    assert found.text.startswith("In one seed, time to 50 % test accuracy: ")
+    assert found.text.startswith("Time to 50 % test accuracy in one seed: ")
     (other,) = {"good", "bad"} - {found.against}
-    assert f"One seed does not settle whether {found.against}, the best," in found.text
-    assert found.text.endswith(f"differs from {other}.")
+    words = f"One seed cannot show whether {found.against} (the best) differs from {other}."
+    assert found.text.endswith(words)
     assert "sooner" not in found.text
 
 
-def test_private_configs_are_compared_with_the_best_of_them():
+def test_reference_is_the_best_private_config():
     clear = small_config(privacy=NoPrivacy())
     result = made({"all, no privacy": clear, "good": None, "bad": None}, spread=0.001)
     found = compare(result, 0.5)
     assert found.against == "good"
-    assert ". good is the best config whose epsilon covers all that clients send. 3 s" in found.text
+    assert ". good is the best config whose epsilon covers everything clients send." in found.text
     found = compare(result, 0.99)
-    assert "show 'all, no privacy' higher by " in found.text
+    assert re.search(r"'all, no privacy' \([0-9.]+ points higher, ", found.text)
     result["unnoised"][1] = "losses"
     assert compare(result, 0.5).against == "bad"
 
 
-def test_who_missed_the_target_in_a_seed_is_not_compared_by_time():
+def test_config_that_missed_the_target_is_not_compared_by_time():
     result = made({"good": None, "late": None}, spread=0.001)
     result["test_accuracy"][1, 0] = 0.1
     found = compare(result, 0.5)
-    assert "; late did not reach 50 % in every seed" in found.text
-    assert found.text.endswith("No other config is left to compare good with.")
+    assert "; late missed 50 % in at least one seed" in found.text
+    assert found.text.endswith("No other config has a value in every seed.")
     assert found.differences[0]["late"].shown == 0
 
 
-def test_where_nobody_reached_the_target_the_end_decides():
+def test_final_accuracy_decides_if_no_config_reached_the_target():
     found = compare(made({"good": None, "bad": None}, spread=0.001), 0.99)
-    assert found.text.startswith("Mean test accuracy at the end over 3 seeds: ")
-    assert "show bad lower by " in found.text
+    assert found.text.startswith("Mean final test accuracy over 3 seeds: ")
+    assert re.search(r" bad \([0-9.]+ points lower, ", found.text)
     named = compare(made({"good": None, "bad": None}, spread=0.001), 0.99, against="bad")
-    assert "Against bad, 3 seeds show good higher by " in named.text
+    assert re.search(r" 3 seeds, good \([0-9.]+ points higher, ", named.text)
     assert "the best" not in named.text
 
 
-def test_a_config_that_broke_its_contract_is_no_measure():
+def test_config_that_broke_its_contract_is_not_the_reference():
     result = made({"broken": None, "good": None})
     result["first_broken_round"][0, 1] = 3
     assert compare(result, 0.5).against == "good"
 
 
 @pytest.mark.parametrize(
-    ("learning", "words"), [("loss", "Mean test loss at the end"), ("none", "Mean regret over")]
+    ("learning", "words"), [("loss", "Mean final test loss"), ("none", "Mean regret over")]
 )
-def test_without_accuracy_loss_or_regret_decides(learning, words):
+def test_loss_or_regret_decides_without_accuracy(learning, words):
     result = made({"a": None, "b": None}, learning=learning)
     result["regret"][0] = 0.001 * result.regret[0]
     found = compare(result, 0.8)
@@ -100,44 +103,42 @@ def test_without_accuracy_loss_or_regret_decides(learning, words):
     assert found.text.startswith(words)
 
 
-def test_one_config_alone_and_one_that_is_named():
+def test_reference_can_be_chosen_and_one_config_needs_none():
     assert compare(made({"a": None}), 0.5).text.endswith(" s for a.")
     result = made({"good": None, "bad": None}, spread=0.001)
     found = compare(result, 0.5, against="bad")
-    assert " bad, " not in found.text
+    assert "from bad." in found.text
     assert "the best" not in found.text
     with pytest.raises(ConfigError, match="against = 'c'"):
         compare(result, 0.5, against="c")
 
 
-def test_nothing_finite_is_nothing_to_compare():
+def test_no_comparison_without_finite_values():
     result = made({"a": None, "b": None}, learning="none")
     result["first_broken_round"][:] = 1
-    assert "nothing is compared" in compare(result, 0.8).text
-    assert compare(result, 0.8, against="a").text == (
-        "a broke its contract, so nothing is compared."
-    )
+    assert compare(result, 0.8).text == "No comparison: no config has a value in every seed."
+    assert compare(result, 0.8, against="a").text == "No comparison: a broke its contract."
 
 
-def test_a_long_list_is_counted():
+def test_long_lists_are_abbreviated():
     result = made({f"config {i}": None for i in range(12)}, seeds=2)
     result["test_accuracy"][:] = np.float32(0.9)
     text = compare(result, 0.5).text
-    assert "and 8 more. 2 seeds do not settle" in text
-    assert text.endswith(" or 7 more.")
+    assert "and 8 more. Over 2 seeds, " in text
+    assert " and 7 more do not differ significantly from " in text
 
 
-def pairs_with_one_of(candidates, others):
+def number_of_pairs(candidates, others):
     names = range(candidates + others)
     return sum(a < b and a < candidates for a in names for b in names)
 
 
 @pytest.mark.parametrize("others", [0, 1, 3])
 @pytest.mark.parametrize("candidates", [1, 2, 5])
-def test_intervals_allow_for_all_pairs_that_might_have_been_asked_for(candidates, others):
+def test_intervals_cover_all_possible_reference_configs(candidates, others):
     clear = small_config(privacy=NoPrivacy())
     names = {f"private {i}": None for i in range(candidates)}
     result = made(names | {f"clear {i}": clear for i in range(others)})
-    assert compare(result, 0.5).comparisons == pairs_with_one_of(candidates, others)
+    assert compare(result, 0.5).comparisons == number_of_pairs(candidates, others)
     named = compare(result, 0.5, against="private 0")
     assert named.comparisons == candidates + others - 1

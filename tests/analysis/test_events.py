@@ -1,4 +1,4 @@
-"""Rows of a result for loggers: CSV, TensorBoard, one's own."""
+"""Rows of a result for loggers: CSV, TensorBoard and custom ones."""
 
 import csv
 import sys
@@ -20,7 +20,7 @@ def result():
     return found
 
 
-def test_there_is_a_row_for_each_round_that_was_played(result):
+def test_each_played_round_has_a_row(result):
     rows = list(events.rows(result))
     assert len(rows) == 3 * 20 + 15
     assert rows[0][:3] == ("a", 0, 1)
@@ -32,13 +32,13 @@ def test_there_is_a_row_for_each_round_that_was_played(result):
     assert one.values["own"] == 1
 
 
-def test_accuracy_is_in_the_evaluated_rounds_alone_and_infinity_nowhere(result):
+def test_rows_have_accuracy_only_if_evaluated_and_no_infinity(result):
     evaluated = {row.round for row in events.rows(result) if "test_accuracy" in row.values}
     assert evaluated == {5, 10, 15, 20}
     assert {row.config for row in events.rows(result) if "max_spent" in row.values} == {"b/c"}
 
 
-def test_csv_has_them_all(result, tmp_path):
+def test_csv_contains_all_rows(result, tmp_path):
     with events.write_csv(result, tmp_path).open() as file:
         lines = list(csv.DictReader(file))
     assert len(lines) == 75
@@ -70,7 +70,7 @@ def test_tensorboard_has_rounds_and_simulated_seconds(result, tmp_path):
     assert max(step for _, step in found) == 15
 
 
-def test_a_missing_package_is_said(monkeypatch):
+def test_missing_package_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(ConfigError, match=r"pip install 'pause_jax\[tensorboard\]'"):
         events.check("tensorboard")

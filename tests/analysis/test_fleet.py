@@ -1,4 +1,4 @@
-"""A fleet's measurements: the law that made them is found, and what does not stay as it is."""
+"""Fits to a fleet's measurements, tests for drift and correlation, traces and changing fleets."""
 
 import functools
 import sys
@@ -60,13 +60,13 @@ def measured(seconds) -> Measured:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_law_that_made_them_is_found(name):
+def test_fit_finds_the_true_distribution(name):
     found = [fleet.fit(measured(seconds_of(MODELS[name], seed=s))).laws[0] for s in range(10)]
     assert [law.name for law in found] == [name] * 10
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_its_parameters_are_found_within_their_errors(name):
+def test_fit_finds_parameters_within_their_errors(name):
     model = MODELS[name]
     off: dict[str, list[float]] = {}
     for seed in range(40):
@@ -84,7 +84,7 @@ def test_its_parameters_are_found_within_their_errors(name):
         assert 0.65 < np.std(z) < 1.5, word
 
 
-def test_scales_that_are_not_spaced_equally_have_larger_errors():
+def test_unevenly_spaced_scales_have_larger_errors():
     noise, errors = np.random.default_rng(1).standard_normal((50, 20)), []
     for scale in (np.geomspace(0.1, 1, 20), np.where(np.arange(20) < 10, 0.1, 1.0)):
         rows = scale * np.exp(0.1 * noise)
@@ -122,14 +122,14 @@ def called(law, times, clients=30, fleets=40, **ends):
 
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
-def test_few_measurements_name_no_wrong_law(law):
+def test_few_measurements_do_not_select_a_wrong_distribution(law):
     for times in (3, 5, 8):
         assert called(law, times)[2] == 0, times
     right, decided, wrong = called(law, 20)
     assert (right >= 38, decided >= 20, wrong) == (True, True, 0)
 
 
-def test_what_is_lognormal_is_not_called_normal():
+def test_lognormal_is_not_classified_as_normal():
     assert called(("lognormal", 0.5), 12)[0] == 40
     # With equal scales and little spread both laws say the same, and neither may win by habit.
     alike = {"fastest": 1.0, "slowest": 1.0}
@@ -144,7 +144,7 @@ def test_what_is_lognormal_is_not_called_normal():
     assert wrong >= 30
 
 
-def test_one_client_alone_decides_no_law():
+def test_one_client_alone_does_not_decide_the_distribution():
     def law(name, *log_density):
         return fleet.Law(name, np.asarray(log_density, float), {}, np.ones(3))
 
@@ -154,7 +154,7 @@ def test_one_client_alone_decides_no_law():
 
 
 @pytest.mark.parametrize(("times", "straggling"), [(2, 0.2), (7, 0.2), (40, 0.02)])
-def test_a_laws_density_is_an_integral_over_each_clients_scale(times, straggling):
+def test_log_density_integrates_over_client_scales(times, straggling):
     rng = np.random.default_rng(times)
     seconds = a_fleet(("shifted_exponential", straggling), rng, 3, times, 2.0, 5.0)
     found = {law.name: law.log_density for law in fleet.fitted(list(seconds.T))}
@@ -224,12 +224,12 @@ def drifting(kind, rng, clients=20, rounds=60):
         ("nothing", set()),
     ],
 )
-def test_what_is_planted_is_seen(kind, seen):
+def test_tests_detect_planted_drift_and_correlation(kind, seen):
     rng = np.random.default_rng(0)
     for _ in range(10):
         found = fleet.fit(measured(drifting(kind, rng)))
         tests = {name: getattr(found, name) for name in ("drift", "correlation", "together")}
-        suspected = {name for name, test in tests.items() if test.speaks_against}
+        suspected = {name for name, test in tests.items() if test.significant}
         # A memory of one round looks like a trend too, now and then; a shared round like a memory.
         assert seen <= suspected
         if kind == "nothing":
@@ -237,7 +237,7 @@ def test_what_is_planted_is_seen(kind, seen):
         assert found.stationary == (not suspected & {"drift", "correlation"})
 
 
-def test_an_honest_fleet_is_suspected_as_often_as_said():
+def test_stationary_fleet_is_rejected_at_the_stated_level():
     rng = np.random.default_rng(1)
     tests: dict[str, list[fleet.Test]] = {"drift": [], "correlation": [], "together": []}
     for _ in range(300):
@@ -252,13 +252,13 @@ def test_an_honest_fleet_is_suspected_as_often_as_said():
         assert abs(figures.mean()) < 4 * figures.std() / np.sqrt(300), name
 
 
-def test_the_change_is_the_second_half_by_the_first():
+def test_change_is_the_ratio_of_second_to_first_half():
     seconds = np.tile([[1.0, 3.0], [1.2, 3.3]], (6, 1))
     seconds[6:, 0] *= 2
     np.testing.assert_allclose(fleet.fit(measured(seconds)).change, [1.0, 2.0])
 
 
-def test_few_measurements_say_nothing_of_order():
+def test_few_measurements_give_no_order_tests():
     found = fleet.fit(measured(seconds_of(MODELS["lognormal"], rounds=5)))
     assert np.isnan([found.drift.p, found.correlation.p]).all()
     assert found.stationary
@@ -267,7 +267,7 @@ def test_few_measurements_say_nothing_of_order():
     assert not fleet.fit(unordered).ordered
 
 
-def test_what_is_said_agrees_with_itself():
+def test_verdicts_state_significance_and_distribution():
     assert fleet.Test(0.1, 0.0014).verdict == "not significant at 0.001"
     assert fleet.Test(0.1, 0.0009).verdict == "significant at 0.001"
     rng = np.random.default_rng(0)
@@ -294,7 +294,7 @@ def command(monkeypatch, *arguments):
     return stop.value.code or 0
 
 
-def test_the_command_prints_and_writes_a_model_that_runs(monkeypatch, tmp_path, capsys):
+def test_fit_command_prints_and_writes_a_valid_model(monkeypatch, tmp_path, capsys):
     path, out = tmp_path / "fleet.csv", tmp_path / "model.toml"
     path.write_text(text_of(seconds_of(MODELS["lognormal"])))
     assert command(monkeypatch, path, "--out", out) == 0
@@ -317,7 +317,7 @@ def test_the_command_prints_and_writes_a_model_that_runs(monkeypatch, tmp_path, 
     assert "exists. Choose another --out." in " ".join(capsys.readouterr().err.split())
 
 
-def test_the_command_warns_of_a_fleet_that_drifts(monkeypatch, tmp_path, capsys):
+def test_fit_command_warns_about_drift(monkeypatch, tmp_path, capsys):
     path = tmp_path / "fleet.csv"
     path.write_text(text_of(seconds_of(Switching(min_latency=LOW, period=30))))
     assert command(monkeypatch, path) == 0
@@ -326,7 +326,7 @@ def test_the_command_warns_of_a_fleet_that_drifts(monkeypatch, tmp_path, capsys)
     assert "pause_discounted" in printed
 
 
-def test_the_command_names_the_file_where_no_model_fits(monkeypatch, tmp_path, capsys):
+def test_fit_command_names_the_file_if_no_model_fits(monkeypatch, tmp_path, capsys):
     path = tmp_path / "fleet.csv"
     path.write_text(text_of(seconds_of(MODELS["normal"]), when=False))
     assert command(monkeypatch, path) == 0
@@ -354,7 +354,7 @@ def test_bad_lines_are_dropped_and_counted_by_rule(monkeypatch, tmp_path, capsys
     assert "If these are milliseconds, convert them with pause-jax import csv," in printed
 
 
-def test_a_bad_file_is_refused_before_statistics_are_imported(monkeypatch, tmp_path, capsys):
+def test_invalid_file_is_rejected_before_importing_statistics(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, "pause_jax.analysis.fleet", None)
     monkeypatch.delattr("pause_jax.analysis.fleet")
     path = tmp_path / "fleet.csv"
@@ -363,7 +363,7 @@ def test_a_bad_file_is_refused_before_statistics_are_imported(monkeypatch, tmp_p
     assert "line 2, '0,-1': seconds must be" in " ".join(capsys.readouterr().err.split())
 
 
-def test_an_output_that_cannot_be_written_is_refused_in_one_line(monkeypatch, tmp_path, capsys):
+def test_unwritable_output_is_rejected_in_one_line(monkeypatch, tmp_path, capsys):
     path = tmp_path / "fleet.csv"
     path.write_text(text_of(seconds_of(MODELS["lognormal"], num_clients=3, rounds=9)))
     for out in (tmp_path / "none" / "model.toml", tmp_path / ("x" * 300)):
@@ -371,9 +371,7 @@ def test_an_output_that_cannot_be_written_is_refused_in_one_line(monkeypatch, tm
         assert "cannot be written (" in " ".join(capsys.readouterr().err.split())
 
 
-def test_the_mean_of_a_client_and_the_scale_of_a_model_have_different_names(
-    monkeypatch, tmp_path, capsys
-):
+def test_client_means_and_model_scales_have_different_names(monkeypatch, tmp_path, capsys):
     path = tmp_path / "fleet.csv"
     path.write_text(text_of(seconds_of(MODELS["lognormal"])))
     assert command(monkeypatch, path) == 0
@@ -388,9 +386,9 @@ def test_the_mean_of_a_client_and_the_scale_of_a_model_have_different_names(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("client,seconds\n0,1\n0,2\n", "one client"),
-        ("client,seconds\n0,1\n1,2\n", "one measurement of each client"),
-        ("client,seconds\n0,1\n0,1\n1,2\n1,2\n", "all measurements of a client are equal"),
+        ("client,seconds\n0,1\n0,2\n", "only one client"),
+        ("client,seconds\n0,1\n1,2\n", "only one measurement per client"),
+        ("client,seconds\n0,1\n0,1\n1,2\n1,2\n", "the measurements of each client are equal"),
         (
             "client,seconds\n0,1\nnan,2\n",
             "line 3, 'nan,2': a client id must be a whole number >= 0",
@@ -414,7 +412,7 @@ def test_the_mean_of_a_client_and_the_scale_of_a_model_have_different_names(
         ),
     ],
 )
-def test_what_says_nothing_is_refused(monkeypatch, tmp_path, capsys, text, words):
+def test_uninformative_file_is_rejected(monkeypatch, tmp_path, capsys, text, words):
     path = tmp_path / "fleet.csv"
     path.write_text(text)
     assert command(monkeypatch, path) == 2
@@ -425,7 +423,7 @@ def test_what_says_nothing_is_refused(monkeypatch, tmp_path, capsys, text, words
 # ---------------------------------------------------------------- fleets that change
 
 
-def test_a_trace_is_played_in_order_and_from_the_start_again():
+def test_trace_is_played_in_order_and_repeats():
     rows = [[0.5, 0.1, 0.3], [1.0, 2.0]]
     model = Traces.of(rows).replace(order="played")
     config = SimConfig(
@@ -447,7 +445,7 @@ def test_a_trace_is_played_in_order_and_from_the_start_again():
     np.testing.assert_array_equal(*of_all)
 
 
-def test_round_and_time_say_the_order(tmp_path):
+def test_round_and_time_define_the_order(tmp_path):
     for column in ("round", "time"):
         path = tmp_path / f"{column}.csv"
         path.write_text(f"client,{column},seconds\n0,3,0.3\n1,1,1.1\n0,1,0.1\n0,2,0.2\n")
@@ -465,7 +463,7 @@ LOG = """client,round,seconds
 """
 
 
-def test_rounds_of_a_log_stay_aligned_and_an_empty_cell_is_a_drop_out(tmp_path):
+def test_log_rounds_stay_aligned_and_empty_cells_are_drop_outs(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text(LOG)
     model = Traces(path=str(path), order="played")
@@ -495,7 +493,7 @@ def test_rounds_of_a_log_stay_aligned_and_an_empty_cell_is_a_drop_out(tmp_path):
     np.testing.assert_array_equal(answered.measured, [3, 2])
 
 
-def test_a_drop_out_is_drawn_as_often_as_it_was_seen(tmp_path):
+def test_drop_outs_are_drawn_with_their_measured_frequency(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text("client,seconds\n0,0.3\n0,\n0,0.1\n0,0.4\n1,0.5\n")
     model = Traces(path=str(path))
@@ -522,14 +520,14 @@ def test_a_drop_out_is_drawn_as_often_as_it_was_seen(tmp_path):
         ("client,seconds\n,0.1\n", "a client id must be a whole number >= 0 or a name"),
     ],
 )
-def test_a_log_that_cannot_be_played_is_refused(tmp_path, text, words):
+def test_invalid_log_is_rejected(tmp_path, text, words):
     path = tmp_path / "log.csv"
     path.write_text(text)
     with pytest.raises(ConfigError, match=words):
         Traces(path=str(path), order="played").loaded()
 
 
-def test_parquet_is_the_same_as_csv(tmp_path):
+def test_parquet_is_equivalent_to_csv(tmp_path):
     import pandas as pd
 
     seconds = seconds_of(MODELS["lognormal"], num_clients=3, rounds=5)
@@ -574,7 +572,7 @@ def test_parquet_is_the_same_as_csv(tmp_path):
 
 
 @pytest.mark.parametrize("num_clients", [10, 7])
-def test_switching_clients_change_places_and_the_genie_knows(num_clients):
+def test_genie_knows_when_clients_swap_speeds(num_clients):
     model = Switching(sigma=0.3, period=5)
     still = LogNormal(sigma=0.3)
     step = round(0.5 * num_clients)
@@ -620,14 +618,14 @@ def changing():
     return played(Switching(sigma=0.3, period=200), *POLICIES)
 
 
-def test_the_genie_of_a_changing_world_has_no_regret():
+def test_genie_has_no_regret_in_a_changing_world():
     regret = changing().regret
     # Not exactly 0: it and the score compute the speeds of a round each for itself.
     np.testing.assert_allclose(regret.sel(config="genie"), 0, atol=1e-6)
     assert regret.sel(config="pause").sum() > 0.1
 
 
-def test_where_clients_change_the_index_that_forgets_has_less_regret():
+def test_discounted_index_has_less_regret_if_clients_change():
     rows = seconds_of(Switching(sigma=0.3, period=200), num_clients=12, rounds=600)
     assert not fleet.fit(measured(rows)).stationary
     trace = Traces.of(list(rows.T)).replace(order="played")
@@ -642,12 +640,12 @@ def test_where_clients_change_the_index_that_forgets_has_less_regret():
     assert (last.sel(config="as bold") < last.sel(config="discounted")).all()
 
 
-def test_without_forgetting_it_is_the_papers_index():
+def test_discount_of_one_equals_the_papers_index():
     clients = changing().clients
     np.testing.assert_array_equal(clients.sel(config="as pause"), clients.sel(config="pause"))
 
 
-def test_the_discounted_index_is_that_of_its_formula():
+def test_discounted_index_matches_its_formula():
     index = DiscountedUcb(discount=0.9, exploration=0.5).build(context([1, 1, 1, 1], 2))
     value_of, updated = jax.jit(index.value), jax.jit(index.update)
     rng, state = np.random.default_rng(0), index.init()

@@ -7,7 +7,7 @@ from pause_jax.analysis.curves import Curve, by_round, hidden, progress, starts_
 from tests.support.results import made
 
 
-def test_a_curve_is_the_mean_over_seeds_as_far_as_all_seeds_go():
+def test_curve_is_the_mean_until_the_first_seed_ends():
     result = made({"a": None, "b": None}, seeds=3)
     result.eval_clock[1, 2, 3:] = np.nan  # one run of `b` ended early
     result.clock[1, 2, 15:] = np.nan
@@ -26,7 +26,7 @@ def test_a_curve_is_the_mean_over_seeds_as_far_as_all_seeds_go():
     assert np.isnan(cut.mean[15:]).all()
 
 
-def test_without_accuracy_the_curve_is_the_loss_and_without_both_there_is_none():
+def test_curve_falls_back_to_loss_or_is_omitted():
     curve = progress(made({"a": None}, learning="loss"))["a"]
     np.testing.assert_allclose(
         curve.mean, made({"a": None}, learning="loss").test_loss[0].mean("seed")
@@ -35,7 +35,7 @@ def test_without_accuracy_the_curve_is_the_loss_and_without_both_there_is_none()
 
 
 @pytest.mark.parametrize("part", ["x", "mean"])
-def test_curves_hide_each_other_if_equal_in_place_and_height(part):
+def test_only_identical_curves_hide_each_other(part):
     one = Curve(*np.arange(9.0).reshape(3, 3))
     other = one._replace(**{part: one.x + 10})
     assert hidden({"a": one, "b": other, "c": one, "d": one._replace(error=0 * one.x)}) == [
@@ -46,7 +46,7 @@ def test_curves_hide_each_other_if_equal_in_place_and_height(part):
 @pytest.mark.parametrize(
     ("low", "high", "zero"), [(0, 90, True), (40, 90, True), (60, 90, False), (-1, 90, False)]
 )
-def test_an_axis_begins_at_zero_where_the_values_come_near_it(low, high, zero):
+def test_axis_starts_at_zero_if_values_are_near_zero(low, high, zero):
     x = np.arange(3.0)
     two = {"a": Curve(x, np.asarray([high, 80, np.nan]), x), "b": Curve(x, low + 0 * x, x)}
     assert starts_at_zero(two) == zero

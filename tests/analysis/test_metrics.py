@@ -1,4 +1,4 @@
-"""Figures of merit against hand-made data."""
+"""Metrics, against hand-made data."""
 
 import numpy as np
 import pytest
@@ -40,51 +40,51 @@ def test_time_to_accuracy_is_the_first_crossing(result):
     np.testing.assert_array_equal(seconds, [[30, 20, np.nan], [10, np.nan, 10]])
 
 
-def test_final_accuracy_is_that_of_each_configs_last_round(result):
+def test_final_accuracy_is_from_each_configs_last_round(result):
     np.testing.assert_array_equal(
         metrics.final_accuracy(result), [[0.7, 0.9, 0.4], [0.1, 0.2, 0.85]]
     )
 
 
-def test_final_loss_is_that_of_each_configs_last_round(result):
+def test_final_loss_is_from_each_configs_last_round(result):
     np.testing.assert_allclose(metrics.final_loss(result), [[1.3, 1.1, 1.6], [1.9, 1.8, 1.15]])
 
 
-def test_what_is_sent_is_models_and_updates(result):
+def test_gigabytes_sum_models_and_updates(result):
     np.testing.assert_allclose(metrics.gigabytes(result), [[400] * 3, [120] * 3])
 
 
-def test_a_broken_model_at_the_end_has_no_final_accuracy(result):
+def test_final_accuracy_is_nan_for_a_non_finite_model(result):
     result.test_accuracy[0, 0, 3] = np.nan
     assert np.isnan(metrics.final_accuracy(result)[0, 0])
 
 
-def test_fairness_is_one_for_all_equal_and_m_over_k_for_always_the_same(result):
+def test_fairness_is_one_if_equal_and_m_over_k_if_fixed(result):
     np.testing.assert_allclose(metrics.participation_fairness(result), 1.0)
     result.counts[0, 0] = [10, 0, 0, 0]
     np.testing.assert_allclose(metrics.participation_fairness(result)[0, 0], 0.25)
 
 
-def test_totals(result):
+def test_totals_of_seconds_regret_and_budget(result):
     np.testing.assert_array_equal(metrics.simulated_seconds(result), [[40] * 3, [20] * 3])
     np.testing.assert_array_equal(metrics.total_regret(result), [[4] * 3, [2] * 3])
     np.testing.assert_array_equal(metrics.final_spent(result), [[2] * 3, [4] * 3])
 
 
-def test_mean_and_error_match_numpy_and_leave_nan_out(result):
+def test_mean_and_error_match_numpy_and_ignore_nan(result):
     values = metrics.time_to_accuracy(result, 0.8)
     mean, error = metrics.mean_and_error(values)
     np.testing.assert_allclose(mean, [25, 10])
     np.testing.assert_allclose(error, [np.std([30, 20], ddof=1) / 2**0.5, 0])
 
 
-def test_one_seed_has_no_error_and_infinity_stays():
+def test_one_seed_has_no_error_and_infinity_is_kept():
     mean, error = metrics.mean_and_error(xr.DataArray([[3.0], [np.inf]], dims=("config", "seed")))
     np.testing.assert_array_equal(mean, [3, np.inf])
     assert np.isnan(error).all()
 
 
-def test_both_ways_are_counted_in_gigabytes(result):
+def test_gigabytes_count_downloads_and_uploads(result):
     dims = ("config", "seed", "round")
     sent = np.full((2, 3, 4), np.nan)
     sent[0], sent[1, :, :2] = 1e9, 2e9
@@ -92,7 +92,7 @@ def test_both_ways_are_counted_in_gigabytes(result):
     np.testing.assert_array_equal(metrics.gigabytes(result), [[16] * 3, [16] * 3])
 
 
-def test_a_round_that_was_not_played_is_not_empty(result):
+def test_unplayed_round_is_not_empty(result):
     clients = np.full((2, 3, 4, 2), -1)
     clients[0, :, 0] = [3, -1]
     result["clients"] = (("config", "seed", "round", "slot"), clients)
@@ -102,7 +102,7 @@ def test_a_round_that_was_not_played_is_not_empty(result):
     np.testing.assert_array_equal(empty[1], [[True, True, False, False]] * 3)
 
 
-def test_worst_share_is_the_mean_of_the_lowest_values_of_clients():
+def test_worst_share_is_the_mean_of_the_lowest_client_values():
     clients = np.arange(25)[::-1] / 100
     gaps = np.where(np.arange(25) < 12, np.nan, clients)  # 13 clients left, 0.00 to 0.12
     one = np.where(np.arange(25) == 7, 0.5, np.nan)

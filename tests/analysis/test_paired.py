@@ -1,4 +1,4 @@
-"""Paired differences: against SciPy, and how often they speak where there is nothing to say."""
+"""Paired differences: agreement with SciPy and rate of false positives."""
 
 import functools
 
@@ -16,7 +16,7 @@ def values(rows, names="abcdefgh"):
     return xr.DataArray(rows, dims=("config", "seed"), coords={"config": list(names[: len(rows)])})
 
 
-def test_two_configs_have_scipys_paired_interval():
+def test_interval_of_two_configs_matches_scipy():
     rng = np.random.default_rng(0)
     ours, theirs = rng.normal(size=(2, 6))
     found = differences(values([ours, theirs]), "a")["b"]
@@ -26,7 +26,7 @@ def test_two_configs_have_scipys_paired_interval():
     assert (found.pairs, found.seeds) == (6, 6)
 
 
-def test_of_many_each_interval_is_as_much_wider_as_bonferroni_says():
+def test_intervals_of_many_configs_have_bonferroni_width():
     rng = np.random.default_rng(1)
     table = rng.normal(size=(5, 7))
     found = differences(values(table), "c")
@@ -37,7 +37,7 @@ def test_of_many_each_interval_is_as_much_wider_as_bonferroni_says():
         np.testing.assert_allclose((each.low, each.high), (oracle.low, oracle.high))
 
 
-def test_what_all_seeds_share_does_not_hide_a_difference():
+def test_common_seed_effects_do_not_hide_a_difference():
     world = np.array([0.0, 100.0, 50.0, 75.0])
     more = world + np.array([1.0, 1.1, 0.9, 1.0])
     found = differences(values([world, more]), "a")["b"]
@@ -45,14 +45,14 @@ def test_what_all_seeds_share_does_not_hide_a_difference():
     assert differences(values([more, world]), "a")["b"].shown == -1
 
 
-def test_one_seed_shows_nothing():
+def test_one_seed_has_no_interval():
     found = differences(values([[1.0], [9.0]]), "a")["b"]
     assert (found.mean, found.pairs, found.shown) == (8.0, 1, 0)
     assert np.isnan(found.low)
     assert np.isnan(found.high)
 
 
-def test_seeds_that_are_left_out_leave_nothing_shown():
+def test_missing_seeds_make_a_difference_insignificant():
     rows = [[1.0, 1.0, 1.0, 1.0], [5.0, 5.1, 4.9, np.nan]]
     found = differences(values(rows), "a")["b"]
     assert (found.pairs, found.seeds, found.shown) == (3, 4, 0)
@@ -60,11 +60,11 @@ def test_seeds_that_are_left_out_leave_nothing_shown():
     assert differences(values([[np.nan, 1.0], [1.0, np.nan]]), "a")["b"].pairs == 0
 
 
-def test_the_same_twice_is_no_difference():
+def test_identical_configs_do_not_differ():
     assert differences(values([[1.0, 2.0, 3.0]] * 2), "a")["b"].shown == 0
 
 
-def test_an_unknown_config_is_named():
+def test_unknown_config_is_named():
     with pytest.raises(ConfigError, match="against = 'z': must be one of a, b"):
         differences(values([[1.0], [2.0]]), "z")
 
@@ -84,11 +84,11 @@ def rate_of_finding_nothing_there(comparisons):
 
 
 @pytest.mark.slow
-def test_equal_configs_are_seldom_told_apart_though_the_best_was_picked():
+def test_best_of_equal_configs_rarely_differs_significantly():
     assert rate_of_finding_nothing_there(comparisons=15) <= 0.05
 
 
 @pytest.mark.slow
-def test_allowing_for_fewer_comparisons_would_tell_them_apart():
+def test_counting_too_few_comparisons_finds_false_differences():
     assert rate_of_finding_nothing_there(comparisons=5) > 0.065
     assert rate_of_finding_nothing_there(comparisons=1) > 0.25

@@ -1,4 +1,4 @@
-"""Who took part, against hand-made counts."""
+"""Participation of clients, against hand-made counts."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def show(result):
     return pictures.participation(result, found), tables.participation(result, found)
 
 
-def test_clients_are_in_the_order_of_their_speed():
+def test_clients_are_sorted_by_speed():
     result = made({"a": None})
     result["counts"][:] = np.array([12, 12, 6, 6, 3, 3])
     result["counts"][0, 0] = np.array([12, 12, 0, 0, 3, 3])
@@ -35,20 +35,20 @@ def test_clients_are_in_the_order_of_their_speed():
     assert seconds == sorted(seconds)
 
 
-def test_many_clients_are_drawn_as_means_of_neighbours():
+def test_many_clients_are_averaged_with_neighbours():
     share = np.linspace(1, 0, 240)[None].repeat(2, axis=0)
     found = {"a": Participation(share, None)}
     (curve,) = by_client(found).values()
     assert curve.x.size == 60
     np.testing.assert_allclose(curve.x[:2], [2.5, 6.5])
     np.testing.assert_allclose(curve.mean[0], 100 * share[0, :4].mean())
-    assert labels(found)[0] == "clients by number (means of neighbours)"
+    assert labels(found)[0] == "clients by number (neighbours averaged)"
 
 
-def test_a_table_that_is_elsewhere_leaves_clients_by_number(tmp_path):
+def test_clients_are_sorted_by_number_without_the_latency_file(tmp_path):
     (tmp_path / "mine.csv").write_text("client,seconds\n" + "0,1\n" * 6)
     result = made({"a": small_config(latency=Traces(path=str(tmp_path / "mine.csv")))})
     (tmp_path / "mine.csv").unlink()
     picture, table = show(result)
-    assert "expected speeds are not known here" in picture.caption
+    assert "because their expected latencies are unknown" in picture.caption
     assert table.headings == ("config", "fairness")

@@ -1,4 +1,4 @@
-"""Figures: what they say of themselves, and what no longer hides anything."""
+"""Figures: titles, legends, styles and hidden curves."""
 
 import re
 
@@ -34,14 +34,14 @@ def bands(axes):
 
 
 @pytest.mark.parametrize("number", [2, 12])
-def test_accuracy_has_a_title_and_its_legend_outside(number):
+def test_accuracy_plot_has_a_title_and_an_outside_legend(number):
     axes = drawn(plotting.plot_accuracy, made({f"config {i}": None for i in range(number)}))
     assert axes.get_title(loc="left").startswith("Test accuracy against simulated time")
     assert axes.get_legend().get_window_extent().x0 > axes.get_window_extent().x1
     assert len(axes.get_legend().get_texts()) == number
 
 
-def test_bands_of_few_and_bars_of_many_are_explained():
+def test_title_explains_error_bands_or_bars():
     few = drawn(plotting.plot_accuracy, made({"a": None, "b": None}))
     assert "bands: ± standard error" in few.get_title(loc="left")
     assert len(bands(few)) == 2
@@ -52,12 +52,12 @@ def test_bands_of_few_and_bars_of_many_are_explained():
     assert "standard error" not in one.get_title(loc="left")
 
 
-def test_the_target_is_named():
+def test_target_line_is_labelled():
     axes = drawn(plotting.plot_accuracy, made({"a": None}), target=0.8)
     assert "target 80 %" in [text.get_text() for text in axes.texts]
 
 
-def test_a_loss_is_on_a_logarithmic_axis():
+def test_loss_axis_is_logarithmic():
     axes = drawn(plotting.plot_accuracy, made({"a": None}, learning="loss"), target=0.8)
     assert axes.get_yscale() == "log"
     low, high = axes.get_ylim()
@@ -67,7 +67,7 @@ def test_a_loss_is_on_a_logarithmic_axis():
     assert not [text for text in axes.texts if "target" in text.get_text()]
 
 
-def test_a_config_keeps_its_colour_where_another_is_not_drawn():
+def test_colour_does_not_depend_on_omitted_configs():
     result = made({"endless": None, "b": None})
     result["max_spent"] = result.max_spent.cumsum("round")
     result["max_spent"][0] = np.inf
@@ -78,15 +78,15 @@ def test_a_config_keeps_its_colour_where_another_is_not_drawn():
     assert axes.get_title(loc="left")
 
 
-def test_a_curve_under_another_is_wider_and_said():
+def test_hidden_curve_is_wider_and_labelled():
     result = made({"a": None, "b": None, "c": None})
     result["max_spent"][2] = result.max_spent[0]
     axes = drawn(plotting.plot_spent, result)
     widths = {line.get_label(): line.get_linewidth() for line in axes.lines}
-    assert widths["a (as c)"] > widths["c (as a)"] == widths["b"]
+    assert widths["a (same as c)"] > widths["c (same as a)"] == widths["b"]
 
 
-def test_a_policy_has_one_colour_and_marker_in_all_figures():
+def test_policy_has_the_same_style_in_all_figures():
     result = made({"mine": None, "random": None, "pause": None})
     result["max_spent"] = result.max_spent.cumsum("round")
     looks = styles(["mine", "random", "pause"])
@@ -97,7 +97,7 @@ def test_a_policy_has_one_colour_and_marker_in_all_figures():
             assert found == (look.colour, look.marker), (draw, name)
 
 
-def test_twenty_configs_differ_in_colour_or_dash():
+def test_twenty_configs_differ_in_colour_or_dashes():
     axes = drawn(plotting.plot_accuracy, made({f"config {i}": None for i in range(20)}))
     lines = [line for line in axes.lines if len(line.get_xdata()) == 4]
     looks = {(to_hex(line.get_color()), str(line._dash_pattern)) for line in lines}
@@ -105,7 +105,7 @@ def test_twenty_configs_differ_in_colour_or_dash():
 
 
 @pytest.mark.parametrize("learning", ["accuracy", "none"])
-def test_every_figure_is_a_picture_and_two_vector_files_with_text(tmp_path, learning):
+def test_figures_are_png_and_vector_files_with_text(tmp_path, learning):
     result = made({"sa_pause": None, "b": None}, learning=learning)
     files = plotting.save_figures(result, tmp_path / "figures", target=0.8)
     stems = ["accuracy_vs_seconds"] * (learning == "accuracy")
@@ -123,14 +123,14 @@ def test_every_figure_is_a_picture_and_two_vector_files_with_text(tmp_path, lear
         assert all(a.read_bytes() == b.read_bytes() for a, b in zip(files, again, strict=True))
 
 
-def test_without_a_budget_there_is_no_figure_of_it(tmp_path):
+def test_budget_figure_is_omitted_without_a_budget(tmp_path):
     result = made({"a": None}, learning="none")
     result["max_spent"][:] = np.inf
     files = plotting.save_figures(result, tmp_path)
     assert {file.stem for file in files} == {"participation_per_client"}
 
 
-def test_names_stand_in_the_order_of_the_curves_ends():
+def test_legend_follows_the_order_of_last_values():
     result = made({"a": None, "b": None, "c": None, "d": None})
     result["max_spent"] = result.max_spent.cumsum("round")
     axes = drawn(plotting.plot_spent, result)
@@ -140,7 +140,7 @@ def test_names_stand_in_the_order_of_the_curves_ends():
 
 
 @pytest.mark.parametrize("scale", ["log", "linear"])
-def test_regret_has_a_title_and_its_names(scale):
+def test_regret_plot_has_a_title_and_a_legend(scale):
     result = made({"a": None, "b": None})
     axes = drawn(plotting.plot_regret, result.regret.cumsum("round"), scale=scale)
     assert axes.get_yscale() == scale
@@ -148,14 +148,14 @@ def test_regret_has_a_title_and_its_names(scale):
     assert axes.get_title(loc="left")
 
 
-def test_the_name_of_a_config_is_no_formula(tmp_path):
+def test_config_name_is_not_rendered_as_a_formula(tmp_path):
     labels = ["$\\frac{$", "a$b", "$x$", "{"]
     plotting.save_figures(made(dict.fromkeys(labels)), tmp_path)
     axes = drawn(plotting.plot_accuracy, made(dict.fromkeys(labels)))
     assert sorted(name.replace("\\$", "$") for name in names(axes)) == sorted(labels)
 
 
-def test_the_picture_of_a_loss_needs_no_target_and_is_called_so(tmp_path, monkeypatch):
+def test_loss_figure_needs_no_target_and_is_named_loss(tmp_path, monkeypatch):
     monkeypatch.setattr(plotting, "_FORMATS", ("png",))
     files = plotting.save_figures(made({"a": None}, learning="loss"), tmp_path)
     assert files[0].name == "loss_vs_seconds.png"

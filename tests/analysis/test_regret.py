@@ -25,38 +25,38 @@ def noisy(curve):
     return curve * (1 + 0.05 * rng.standard_normal((8, 1)))
 
 
-def test_a_linear_curve_has_exponent_one():
+def test_linear_curve_has_exponent_one():
     fit = lab.growth(noisy(3.0 * N))
     assert fit.exponent == pytest.approx(1, abs=1e-6)
     assert fit.linear_r2 == pytest.approx(1)
     assert fit.log_r2 < 0.97
 
 
-def test_a_square_root_has_exponent_one_half():
+def test_square_root_has_exponent_one_half():
     assert lab.growth(noisy(2.0 * np.sqrt(N))).exponent == pytest.approx(0.5, abs=1e-6)
 
 
-def test_a_logarithm_is_told_from_a_line():
+def test_logarithmic_growth_is_distinguished_from_linear():
     fit = lab.growth(noisy(10 + 5 * np.log(N)))
     assert fit.exponent < 0.2
     assert fit.log_r2 == pytest.approx(1)
     assert fit.linear_r2 < 0.97
 
 
-def test_zero_regret_has_no_exponent_and_short_curves_are_refused():
+def test_zero_regret_has_no_exponent_and_short_curves_raise():
     assert math.isnan(lab.growth(np.zeros((3, 100))).exponent)
     with pytest.raises(ValueError, match="T >= 20"):
         lab.growth(np.ones((3, 10)))
 
 
-def test_the_error_is_over_seeds():
+def test_exponent_error_is_over_seeds():
     slopes = np.array([0.4, 0.5, 0.6])
     fit = lab.growth(N[None, :] ** slopes[:, None])
     assert fit.exponent == pytest.approx(0.5, abs=1e-6)
     assert fit.exponent_error == pytest.approx(slopes.std(ddof=1) / 3**0.5, rel=1e-4)
 
 
-def test_the_bounds_by_hand():
+def test_bounds_match_manual_computation():
     # K = 4, m = 2, delta = 0.05, Delta_max = 8.4: n = e makes ln n = 1.
     latency = Traces.of([[0.05 / speed] for speed in (0.5, 0.1, 0.45, 0.3)])
     reward = Reward(alpha=3.0, gamma=2.0)
@@ -74,7 +74,7 @@ def test_the_bounds_by_hand():
     )
 
 
-def test_measured_regret_lies_below_the_bounds_and_pause_grows_slower_than_cs_ucb():
+def test_regret_is_below_the_bounds_and_pause_grows_slower_than_cs_ucb():
     base = SimConfig(
         num_clients=20, num_rounds=2000, learning=None, reward=Reward(alpha=3.0, gamma=0.0)
     )
@@ -90,7 +90,7 @@ def test_measured_regret_lies_below_the_bounds_and_pause_grows_slower_than_cs_uc
         assert (curves.sel(config="pause").values <= bound).all()
 
 
-def test_measure_is_the_sum_of_each_runs_own_regret():
+def test_measure_accumulates_the_regret_of_each_run():
     always = SimConfig(
         num_clients=10, num_selected=3, num_rounds=60, learning=None, policy=named("random")
     )
@@ -106,7 +106,7 @@ def test_measure_is_the_sum_of_each_runs_own_regret():
         np.testing.assert_allclose(curves.sel(config=name), summed, rtol=1e-5)
 
 
-def test_measure_refuses_before_it_runs():
+def test_measure_validates_all_configs_before_running():
     good = SimConfig(num_clients=10, learning=None)
     with pytest.raises(ConfigError, match="blind: track_regret = False"):
         lab.measure({"good": good, "blind": good.replace(track_regret=False)}, jax.random.key(0))
@@ -140,7 +140,7 @@ def test_rounds_without_clients_are_counted():
     assert (row["rounds"], row["empty_rounds"]) == (120, 100)
 
 
-def test_regret_stops_where_the_clock_ends_a_run():
+def test_regret_is_nan_after_the_clock_ends_a_run():
     keys = jax.random.split(jax.random.key(1), 2)
     whole = lab.measure({"a": LASTS}, keys)
     clock = sweep(LASTS, keys, progress=False).clock.isel(config=0)
@@ -158,7 +158,7 @@ def test_regret_stops_where_the_clock_ends_a_run():
     assert row.growth == lab.growth(whole[0, :, : played.min()])
 
 
-def test_rows_are_sorted_and_say_mean_and_error():
+def test_rows_are_sorted_with_mean_and_error():
     curves = xr.DataArray(
         np.stack([noisy(3.0 * N), noisy(np.sqrt(N))]),
         dims=("config", "seed", "round"),

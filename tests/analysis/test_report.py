@@ -1,4 +1,4 @@
-"""The HTML report: what is in it, and that no label gets out of its place."""
+"""The HTML report: contents and escaping of labels."""
 
 import html.parser
 import json
@@ -78,7 +78,7 @@ def found(written):
     return Page(written.read_text("utf-8"))
 
 
-def test_it_is_whole_and_small(written):
+def test_report_is_self_contained_and_small(written):
     assert written.stat().st_size < 3e6
     text = written.read_text("utf-8")
     assert set(re.findall(r'(?:src|href)="(.*?)"', text.partition("<script>")[0])) == {"data:,"}
@@ -88,10 +88,10 @@ def test_it_is_whole_and_small(written):
     assert any(re.fullmatch(whole, policy) for policy in policies)
 
 
-def test_it_says_what_was_compared_and_what_to_conclude(found):
+def test_report_contains_conclusions_and_compared_fields(found):
     text = found.text
     for words in (
-        "What to conclude",
+        "Conclusions",
         "3 configs, 3 seeds, 20 rounds, 6 clients",
         "reward.gamma",
         "All other fields are the same.",
@@ -105,7 +105,7 @@ def test_it_says_what_was_compared_and_what_to_conclude(found):
         assert words in text, words
 
 
-def test_a_label_stays_a_label(found):
+def test_labels_are_escaped(found):
     assert len(found.scripts) == 2
     assert EVIL in found.text
     assert any(EVIL in json.dumps(chart) for chart in found.charts.values())
@@ -114,7 +114,7 @@ def test_a_label_stays_a_label(found):
     assert not any("<" in data for data in found.raw)
 
 
-def test_it_can_be_read_without_the_charts(found):
+def test_report_is_readable_without_charts(found):
     tags = [tag for tag, _ in found.elements]
     assert "noscript" in tags
     assert ("html", {"lang": "en"}) in found.elements
@@ -126,11 +126,11 @@ def test_it_can_be_read_without_the_charts(found):
     assert set(scopes) == {"col", "row"}
 
 
-def test_every_attribute_is_shown_and_an_interrupt_at_the_top(result, found):
-    assert "Not all was played" not in found.text
+def test_report_shows_attributes_and_interruption(result, found):
+    assert "Incomplete results" not in found.text
     result.attrs |= {"command": "pause-jax compare", "interrupted": "after 3 of 9 runs", "own": 7}
     text = shown(result).text
-    assert "Not all was played: after 3 of 9 runs" in text
+    assert "Incomplete results: the sweep stopped after 3 of 9 runs." in text
     assert re.search(r"command pause-jax compare .* own 7", text)
 
 
@@ -150,14 +150,14 @@ def colours_of(spec):
     return found
 
 
-def test_a_config_has_one_colour_in_all_charts(found):
+def test_config_has_the_same_colour_in_all_charts(found):
     each = [colours_of(chart) for chart in found.charts.values()]
     assert {len(own) for own in each} == {2, 3}  # without a budget `clear` has no such curve
     for own in each:
         assert own.items() <= each[0].items()
 
 
-def test_curves_are_thinned_and_keep_their_ends():
+def test_curves_are_thinned_but_keep_their_ends():
     result = made({"a": None})
     rounds = np.arange(5000)
     long = result.regret.isel(round=0, drop=True).expand_dims(round=rounds, axis=2)
@@ -174,7 +174,7 @@ def test_curves_are_thinned_and_keep_their_ends():
     assert (rows[0]["y"], rows[-1]["y"]) == (1, 5000)
 
 
-def test_bands_are_there_with_seeds_and_are_a_standard_error():
+def test_bands_are_standard_errors_over_seeds():
     result = made({"a": None}, seeds=4)
     picture = pictures.against_time(result, 0.8)
     last = picture.spec["data"]["values"][-1]
@@ -184,21 +184,21 @@ def test_bands_are_there_with_seeds_and_are_a_standard_error():
     assert "± standard error over 4 seeds" in picture.caption
     one = pictures.against_time(made({"a": None}, seeds=1), 0.8)
     assert "low" not in one.spec["data"]["values"][0]
-    assert "One seed: no standard error" in one.caption
+    assert "No standard error, because there is only one seed." in one.caption
 
 
-def test_the_results_come_first_and_are_those_of_the_terminal(result, found):
+def test_results_come_first_and_match_the_terminal(result, found):
     text = found.text
     merits = summary.merits(summary.summary(result, 0.5), 0.5)
-    order = ["What to conclude", compare(result, 0.5).text, *(cell for cell in merits.rows[0])]
+    order = ["Conclusions", compare(result, 0.5).text, *(cell for cell in merits.rows[0])]
     order += [merits.caption, "Test accuracy against simulated time", "Differences from 'clear'"]
     order = [words.replace("'clear'", "good") for words in order]
-    order += ["Who took part", "Privacy", "What was compared", "How it was made"]
+    order += ["Participation per client", "Privacy", "Compared configs", "Provenance"]
     places = [text.index(words) for words in order]
     assert places == sorted(places)
 
 
-def test_many_fields_are_a_row_each_with_the_configs_of_a_value():
+def test_differing_fields_have_one_row_each():
     result = made({"a": None, "b c": None, "d": None})
     names = ("policy", "policy.search", "policy.index")
     values = (["x", "y", "x"], ["", "z", ""], ["1", "2", "3"])
@@ -211,17 +211,17 @@ def test_many_fields_are_a_row_each_with_the_configs_of_a_value():
     assert rows["reward.gamma"] == "0: a; 0.5: 'b c'; 1: d"
 
 
-def test_a_class_of_ones_own_that_is_not_loaded_is_said(result):
+def test_report_names_a_custom_class_that_is_not_loaded(result):
     texts = [str(text).replace("per_coordinate", "my_own") for text in result.config_toml.values]
     result = result.assign_coords(config_toml=("config", texts))
     text = shown(result).text
-    assert "Not known here:" in text
+    assert "Privacy ledger unavailable:" in text
     assert "--load" in text
     assert "good: unit coordinate" in text
 
 
 @pytest.mark.parametrize("learning", ["loss", "none"])
-def test_there_is_one_without_accuracy(learning):
+def test_report_works_without_accuracy(learning):
     found = shown(made({"a": None, "b": None}, learning=learning))
     assert ("chart-time" in found.charts) == (learning == "loss")
     assert "nan" not in found.text.lower().split()
@@ -231,30 +231,30 @@ def test_seeds_that_missed_the_target_are_counted():
     result = made({"good": None, "bad": None})
     result["test_accuracy"][1, 0] = 0.1
     table = tables.judged(result, compare(result, 0.5))
-    assert table.headings == ("config", "s to 50 %", "end, %")
+    assert table.headings == ("config", "s to 50 %", "final, %")
     ((name, seconds, end),) = table.rows
     assert (name, "(2 of 3 seeds)" in seconds, "seeds" in end) == ("bad", True, False)
     merits = tables.merits(result, 0.5)
     assert "(2/3)" in merits.rows[1][3]
 
 
-def test_what_is_no_whole_result_is_refused(result, tmp_path):
-    with pytest.raises(ConfigError, match="the data hold no regret"):
+def test_incomplete_data_set_is_rejected(result, tmp_path):
+    with pytest.raises(ConfigError, match="the data set has no regret"):
         report.write(result.drop_vars("regret"), tmp_path / "report.html")
     with pytest.raises(ConfigError, match="target = 80"):
         report.write(result, tmp_path / "report.html", 80)
 
 
-def test_without_the_extra_it_says_how_to_get_it(result, tmp_path, monkeypatch):
+def test_missing_extra_is_reported_with_the_install_command(result, tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "pause_jax.analysis.report.page")
     monkeypatch.delattr(report, "page")
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    with pytest.raises(ConfigError, match=r"vl_convert is missing: pip install 'pause_jax\[repor"):
+    with pytest.raises(ConfigError, match=r"vl_convert is not installed\. Run: pip .*\[report"):
         report.write(result, tmp_path / "report.html")
     assert not list(tmp_path.iterdir())
 
 
-def test_spent_shares_are_shown_by_tier_or_by_third_where_budgets_differ():
+def test_spent_shares_are_shown_by_tier_or_third():
     found = made({"one": None, "two": None, "clear": small_config(privacy=NoPrivacy())})
     tiers = np.asarray([10.0, 200, 10, 10, 200, 50])
     found["budget"][:] = tiers
@@ -299,7 +299,7 @@ def overlapping():
     return found
 
 
-def test_rounds_that_overlap_have_a_section_of_their_own():
+def test_overlapping_rounds_have_a_section():
     result = overlapping()
     table = tables.answers(result)
     rows = pictures.staleness(result).spec["data"]["values"]
@@ -326,20 +326,20 @@ def test_rounds_that_overlap_have_a_section_of_their_own():
     )  # fmt: skip
     found = shown(result)
     assert {"chart-versions", "chart-in_flight", "chart-staleness"} <= set(found.charts)
-    assert "Rounds that overlap" in found.text
+    assert "Overlapping rounds" in found.text
     assert table.caption in found.text
-    assert "Mean share of its own budget" not in found.text, "all budgets are equal"
+    assert "Mean share of the budget" not in found.text, "all budgets are equal"
     # A point of the accuracy says which version it is.
     points = found.charts["chart-time"]["data"]["values"]
     assert {row["number"] for row in points} == {5, 10, 15, 20}
 
 
-def test_rounds_alone_have_no_such_section(found):
-    assert "Rounds that overlap" not in found.text
+def test_synchronous_rounds_have_no_overlap_section(found):
+    assert "Overlapping rounds" not in found.text
     assert set(found.charts) == {"chart-time", "chart-took_part", "chart-budget", "chart-regret"}
 
 
-def test_accuracy_at_groups_of_clients_is_one_table():
+def test_accuracy_by_client_group_is_one_table():
     found = with_client_accuracy(made({"one": None, "two": None}))
     assert tables.left_behind(found.drop_vars("client_accuracy"), participation(found)) is None
     found["counts"][:] = np.asarray([3, 1, 7, 2, 9, 8])
@@ -369,7 +369,7 @@ def test_accuracy_at_groups_of_clients_is_one_table():
     assert "fastest third" not in tables.left_behind(found, unknown).headings
 
 
-def test_speed_groups_hold_the_numbers_of_the_fastest_clients():
+def test_participation_sorts_clients_by_expected_latency():
     found = participation(made({"one": None}))["one"]
     expected = np.argsort(np.asarray(small_config().latency.expected_latency(6)))
     assert found.clients.tolist() == expected.tolist()

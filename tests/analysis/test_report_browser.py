@@ -1,4 +1,4 @@
-"""Reports as a reader sees them: opened by a real browser, in light, dark and print."""
+"""Reports in a real browser, in light and dark mode and in print."""
 
 import os
 import pathlib
@@ -131,7 +131,7 @@ class Visit:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_comparison_is_drawn_without_errors_and_without_the_network(browser, compared, scheme):
+def test_charts_are_drawn_without_errors_or_network_access(browser, compared, scheme):
     with Visit(browser, compared, scheme) as visit:
         charts = visit.drawn(4)
         lines = charts.first.locator("g.mark-line path")
@@ -141,7 +141,7 @@ def test_a_comparison_is_drawn_without_errors_and_without_the_network(browser, c
         assert visit.outside == []
 
 
-def test_labels_are_labels_and_many_configs_are_drawn(browser, odd):
+def test_labels_are_text_and_many_configs_are_drawn(browser, odd):
     with Visit(browser, odd) as visit:
         charts = visit.drawn(4)
         assert visit.complaints == []
@@ -155,7 +155,7 @@ def ink(visit, where, field="fill"):
     return visit.page.locator(where).first.evaluate(f"e => getComputedStyle(e).{field}")
 
 
-def test_page_and_charts_go_with_the_readers_colours(browser, compared):
+def test_page_and_charts_follow_the_colour_scheme(browser, compared):
     seen = {}
     for scheme in ("light", "dark"):
         with Visit(browser, compared, scheme) as visit:
@@ -178,7 +178,7 @@ def test_page_and_charts_go_with_the_readers_colours(browser, compared):
 
 
 @pytest.mark.parametrize("which", ["compared", "odd"])
-def test_nothing_is_cut_on_a_screen_or_a_phone_that_is_turned(browser, request, which):
+def test_nothing_is_clipped_when_the_screen_is_resized(browser, request, which):
     path = request.getfixturevalue(which)
     with Visit(browser, path, viewport={"width": 390, "height": 800}) as visit:
         visit.drawn(4)
@@ -195,7 +195,7 @@ def test_nothing_is_cut_on_a_screen_or_a_phone_that_is_turned(browser, request, 
         assert names.count() == {"compared": 2, "odd": 14}[which]
 
 
-def test_on_paper_what_differs_is_open_and_the_page_is_white(browser, compared):
+def test_printed_page_is_white_and_shows_differing_fields(browser, compared):
     with Visit(browser, compared, "dark", viewport={"width": 690, "height": 1000}) as visit:
         visit.drawn(4)
         details = visit.page.locator("details.printed")
@@ -210,7 +210,7 @@ def test_on_paper_what_differs_is_open_and_the_page_is_white(browser, compared):
         assert not any(part.is_visible() for part in hidden.all())
 
 
-def test_the_mouse_finds_a_point(browser, compared):
+def test_hovering_shows_a_tooltip(browser, compared):
     with Visit(browser, compared) as visit:
         point = visit.drawn(4).first.locator("g.mark-symbol.role-mark path").last
         point.hover(force=True)
@@ -220,13 +220,13 @@ def test_the_mouse_finds_a_point(browser, compared):
         assert visit.complaints == []
 
 
-def test_without_javascript_the_words_are_there(browser, compared):
+def test_conclusions_are_readable_without_javascript(browser, compared):
     with Visit(browser, compared, java_script_enabled=False) as visit:
         assert "charts need JavaScript" in visit.page.locator("noscript").inner_text()
-        assert "What to conclude" in visit.page.locator(".verdict").last.inner_text()
+        assert "Conclusions" in visit.page.locator(".verdict").last.inner_text()
 
 
-def test_a_script_that_was_changed_does_not_run_and_is_seen(browser, compared, tmp_path):
+def test_modified_script_is_blocked(browser, compared, tmp_path):
     text = compared.read_text("utf-8")
     assert text.count('renderer: "svg"') == 1
     changed = tmp_path / "report.html"

@@ -9,7 +9,7 @@ from pause_jax.analysis.summary import merits, notes, summary
 from tests.support.results import made, with_client_accuracy
 
 
-def test_a_row_has_the_figures_of_merit_of_its_config():
+def test_row_has_the_metrics_of_its_config():
     result = made({"a": None, "b": None}, seeds=4)
     # Neither the first nor the last evaluation is the best one or the worst.
     order = [1, 3, 0, 2]
@@ -40,7 +40,7 @@ def test_a_row_has_the_figures_of_merit_of_its_config():
     assert reached.tolist() == [True, True, False, True]
 
 
-def test_the_ledgers_table_is_about_the_busiest_client_of_all_seeds():
+def test_ledger_row_has_the_largest_values_over_seeds():
     counts = np.asarray([[1, 5, 2], [0, 3, 4]])
     book = Ledger(
         *("l1_laplace", "update", 10, 1e-5, counts, counts),
@@ -49,17 +49,17 @@ def test_the_ledgers_table_is_about_the_busiest_client_of_all_seeds():
     )
     (row,) = ledger_table.rows({"mine": book})
     assert row == ("mine", "update", "1.25", "2.5", "1.5", "7.5", "5")
-    words = "mine: 2 of 6 clients of all seeds spent their budget, with last releases in"
+    words = "mine: 2 of 6 clients, over all seeds, spent their budget. Last releases:"
     notes = list(ledger_table.notes({"mine": book}))
     assert f"{words} rounds 36 to 45." in notes
     unknown = book._replace(last_release=0 * counts)
-    assert f"{words} rounds that are not recorded." in ledger_table.notes({"mine": unknown})
+    assert f"{words} not recorded." in ledger_table.notes({"mine": unknown})
     # Without a guarantee for the whole message every epsilon of an update is marked.
     (row,) = ledger_table.rows({"mine": book._replace(unnoised=("losses",))})
     assert row[2:6] == ("1.25", "2.5 (!)", "1.5 (!)", "7.5 (!)")
 
 
-def test_the_worst_tenth_and_the_spread_are_columns_where_clients_were_scored():
+def test_client_accuracy_adds_columns_worst_tenth_and_spread():
     plain = made({"a": None, "b": None}, seeds=2)
     assert "worst_tenth" not in summary(plain, 0.7)[0]
     result = with_client_accuracy(plain)
@@ -72,9 +72,9 @@ def test_the_worst_tenth_and_the_spread_are_columns_where_clients_were_scored():
     assert shown.headings[4:6] == ("worst tenth, %", "spread, %")
     cells = {row[0]: row[4:6] for row in shown.rows}
     assert cells == {"a": ("0.0±0.0", "17.1±0.0"), "b": ("10.0±0.0", "18.5±0.0")}
-    assert "worst tenth, spread (standard deviation): of the clients' own acc" in shown.caption
+    assert "worst tenth, spread: mean accuracy of the worst clients, and " in shown.caption
     result["query_seconds"] *= 0
-    words = "b: up to 1 clients have one sample, so they have no own accuracy."
+    words = "b: no accuracy for clients with one sample (up to 1 per seed)."
     assert list(notes(result)) == [words]
     result.client_accuracy[1] = np.nan  # no finite model
     assert not list(notes(result))

@@ -31,7 +31,7 @@ def printed(table, width):
     return file.getvalue()
 
 
-def test_in_a_narrow_terminal_labels_are_folded_and_numbers_stay_whole():
+def test_narrow_terminal_wraps_labels_but_not_numbers():
     columns = [label("policy"), word("unit"), number("spent\nin all"), number("rounds")]
     long = "a_name_that_a_user_made_as_long_as_they_liked"
     text = printed(make_table(columns, [(long, "update", "123456.7±89.0", "5")], title="t"), 52)
@@ -72,7 +72,7 @@ TEXTS = st.lists(WORDS, max_size=4).map(" ".join)
     st.data(),
     st.integers(40, 130),
 )  # fmt: skip
-def test_no_table_is_cut_whatever_its_cells_and_the_width(columns, data, width):
+def test_tables_are_never_truncated(columns, data, width):
     rows = data.draw(st.lists(st.lists(TEXTS, min_size=len(columns), max_size=len(columns)),
                               min_size=1, max_size=4))  # fmt: skip
     title, caption = data.draw(st.none() | TEXTS), data.draw(st.none() | TEXTS)
@@ -80,7 +80,7 @@ def test_no_table_is_cut_whatever_its_cells_and_the_width(columns, data, width):
     assert_whole(sheet, width)
 
 
-def test_brackets_of_a_label_are_no_markup():
+def test_brackets_in_a_label_are_not_markup():
     assert "[red]x :smile:" in printed(make_table([label("a"), "b"], [("[red]x :smile:", "y")]), 80)
 
 
@@ -95,7 +95,7 @@ WIDTHS = pytest.mark.parametrize("width", [60, 80])
 @WIDTHS
 @pytest.mark.parametrize("accuracy", [0.912, NAN])
 @pytest.mark.parametrize("units", [("coordinate",), ("coordinate", "update")])
-def test_the_summary_of_many_long_labels_is_whole(width, accuracy, units):
+def test_summary_with_long_labels_is_not_truncated(width, accuracy, units):
     rows = [
         row(name, reached=2, seconds=1234.5, unit=unit, accuracy=accuracy)
         for name, unit in zip(LABELS, itertools.cycle(units), strict=False)
@@ -118,30 +118,28 @@ def book(unit, spent, unnoised=()):
 
 @WIDTHS
 @pytest.mark.parametrize("unnoised", [(), ("losses",)])
-def test_the_ledger_of_many_long_labels_is_whole(width, unnoised):
+def test_ledger_with_long_labels_is_not_truncated(width, unnoised):
     books = {name: book("update", 199.97, unnoised) for name in LABELS}
     text = assert_whole(ledger_table.table(books), width)
     assert ("(!)" in text) == bool(unnoised)
 
 
-def test_the_ledger_of_the_demo_is_a_table_at_80_columns():
+def test_demo_ledger_fits_in_80_columns():
     books = {"pause": book("coordinate", 170.4), "all": book("coordinate", 200.0)}
     books["all, no privacy"] = book("none", math.inf, ("updates",))
     lines = printed(ledger_table.table(books), 80).splitlines()
     assert any(line.split()[:3] == ["pause", "coord", "170.4"] for line in lines)
 
 
-def test_what_leaves_un_noised_is_not_said_of_a_policy_named_all():
+def test_policy_named_all_is_quoted_in_noise_notes():
     books = {"all": book("update", 1.0), "random": book("update", 1.0, ("losses",))}
-    assert "Nothing leaves un-noised in 'all' (" in " ".join(ledger_table.notes(books))
+    assert "Nothing is sent without noise in 'all' (" in " ".join(ledger_table.notes(books))
     del books["random"]
-    assert "Nothing leaves un-noised in any config (" in " ".join(ledger_table.notes(books))
+    assert "Nothing is sent without noise in any config (" in " ".join(ledger_table.notes(books))
 
 
 @WIDTHS
-def test_what_tune_prints_is_whole_and_says_what_the_search_promised_too_much(
-    width, monkeypatch, capsys
-):
+def test_tune_output_is_not_truncated_and_reports_overestimates(width, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", str(width))
     paths = ("policy.index.speed_weight", "privacy.budget.total_epsilon", "reward.gamma")
     scores = np.asarray([[4.0, 5.0], [7.0, 8.0], [NAN, NAN], [3.0, NAN]])
@@ -158,7 +156,7 @@ def test_what_tune_prints_is_whole_and_says_what_the_search_promised_too_much(
 
 @WIDTHS
 @pytest.mark.parametrize("command", ["policies", "latencies", "availability-traces", "datasets"])
-def test_the_lists_have_every_word_in_a_narrow_terminal(width, command, monkeypatch, capsys):
+def test_lists_keep_all_words_in_a_narrow_terminal(width, command, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["pause-jax", command])
 
     def words(width):
@@ -172,7 +170,7 @@ def test_the_lists_have_every_word_in_a_narrow_terminal(width, command, monkeypa
     assert words(1000) - words(width) <= {"name"}, "a list has no heading for its first column"
 
 
-def test_a_policy_is_not_described_by_an_index_that_it_does_not_have(monkeypatch, capsys):
+def test_policy_description_matches_its_index(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "1000")
     monkeypatch.setattr(sys, "argv", ["pause-jax", "policies"])
     with pytest.raises(SystemExit):
@@ -196,7 +194,7 @@ def row(policy, *, reached, seconds, unit="coordinate", accuracy=0.5, loss=NAN):
     }  # fmt: skip
 
 
-def test_the_soonest_to_the_target_comes_first_and_never_last():
+def test_summary_is_sorted_by_time_to_target():
     rows = [
         row("no", reached=0, seconds=NAN),
         row("two", reached=2, seconds=10.0),
@@ -211,7 +209,7 @@ def test_the_soonest_to_the_target_comes_first_and_never_last():
         assert words in text
 
 
-def test_two_units_are_marked_on_each_figure():
+def test_mixed_units_are_marked_in_each_cell():
     rows = [row("a", reached=0, seconds=NAN), row("b", reached=0, seconds=NAN, unit="update")]
     text = printed(summary.table(rows, 0.8), 100)
     assert "20.0±0.2/coord" in text
@@ -222,43 +220,44 @@ def test_two_units_are_marked_on_each_figure():
 @pytest.mark.parametrize(
     ("loss", "shown", "hidden"),
     [
-        (NAN, ("s in all", "regret"), ("accuracy", "best, %")),
-        (0.1234, ("end loss", "0.123±0.250", "s in all", "test loss"), ("accuracy",)),
+        (NAN, ("total s", "regret"), ("accuracy", "best, %")),
+        (0.1234, ("final loss", "0.123±0.250", "total s", "test loss"), ("accuracy",)),
     ],
 )
-def test_without_accuracy_the_table_has_losses_or_seconds_and_regret(loss, shown, hidden):
+def test_summary_shows_loss_or_regret_without_accuracy(loss, shown, hidden):
     rows = [row("a", reached=0, seconds=NAN, accuracy=NAN, loss=loss)]
     text = printed(summary.table(rows, 0.8), 100)
     assert all(words in text for words in shown)
     assert not any(words in text for words in hidden)
 
 
-def test_rounds_without_clients_are_in_the_table_if_there_are_any():
+def test_summary_shows_empty_rounds_only_if_any():
     rows = [row("a", reached=0, seconds=NAN), row("b", reached=0, seconds=NAN)]
     assert "empty" not in printed(summary.table(rows, 0.8), 100)
     rows[1]["empty_rounds"] = 12
     text = printed(summary.table(rows, 0.8), 100)
     assert "0/60" in text
     assert "12/60" in text
-    assert "nobody took part." in text, "there is no regret in this table"
+    assert "They add 0 to the regret." not in " ".join(text.split()), "the table has no regret"
     for entry in rows:
         entry["best_accuracy"] = NAN
-    assert "; regret counts them as 0." in " ".join(printed(summary.table(rows, 0.8), 200).split())
+    text = " ".join(printed(summary.table(rows, 0.8), 200).split())
+    assert "empty: rounds without clients, over all seeds. They add 0 to the regret." in text
 
 
-def test_regrets_in_several_rewards_are_said_to_be_incomparable():
+def test_summary_warns_if_regrets_are_not_comparable():
     rows = [row(name, reached=0, seconds=NAN, accuracy=NAN) for name in ("a", "b")]
-    assert "own reward" not in " ".join(printed(summary.table(rows, 0.8), 80).split())
+    assert "not comparable" not in " ".join(printed(summary.table(rows, 0.8), 80).split())
     for gamma, entry in enumerate(rows):
         entry["reward.gamma"] = gamma
     text = " ".join(printed(summary.table(rows, 0.8), 80).split())
-    assert "differ in reward.gamma: each regret is measured in its config's own reward" in text
+    assert "Regrets are not comparable, because the configs differ in reward.gamma." in text
     rows[0]["best_accuracy"] = 0.5
     text = " ".join(printed(summary.table(rows, 0.8), 80).split())
-    assert "own reward" not in text, "no regret is shown"
+    assert "not comparable" not in text, "the table has no regret"
 
 
-def test_the_summary_is_written_as_csv(tmp_path):
+def test_summary_is_written_as_csv(tmp_path):
     rows = [row("a", reached=1, seconds=1.5)]
     summary.save(rows, tmp_path / "summary.csv")
     with (tmp_path / "summary.csv").open() as file:
@@ -266,7 +265,7 @@ def test_the_summary_is_written_as_csv(tmp_path):
     assert read == {name: str(value) for name, value in rows[0].items()}
 
 
-def test_a_folder_is_reserved_numbered_refused_or_forced(tmp_path):
+def test_result_folder_is_reserved_numbered_rejected_or_forced(tmp_path):
     def reserve(explicit=False, force=False):
         return result_folder.reserve(tmp_path / "out", "mine", explicit=explicit, force=force).name
 
@@ -280,7 +279,7 @@ def test_a_folder_is_reserved_numbered_refused_or_forced(tmp_path):
         result_folder.reserve(tmp_path / "file", "mine", explicit=True, force=False)
 
 
-def test_only_an_empty_folder_is_given_back(tmp_path):
+def test_only_empty_folders_are_released(tmp_path):
     empty, full = tmp_path / "empty", tmp_path / "full"
     for folder in (empty, full):
         folder.mkdir()
@@ -291,7 +290,7 @@ def test_only_an_empty_folder_is_given_back(tmp_path):
     assert (full / "data.nc").exists()
 
 
-def test_data_replace_older_data_when_they_are_whole(tmp_path):
+def test_data_file_replaces_an_older_file(tmp_path):
     (tmp_path / "data.nc").write_text("older")
     result_folder.save_data(xr.Dataset({"clock": ("round", [1.0, 2.0])}), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["data.nc"]

@@ -70,11 +70,11 @@ def test_the_terminal_has_the_words_of_the_report_in_its_order(compared):
     printed = " ".join((compared.parents[1] / "printed.txt").read_text().split())
     page = " ".join(html.unescape((compared / "report.html").read_text()).split())
     words = [
-        "test accuracy at the end over 2 seeds",
+        "final test accuracy over 2 seeds",
         "fairness: Jain's index of participation.",
-        "the busiest client of all seeds",
+        "Largest value of any client, over all seeds.",
     ]
-    words += ["NO GUARANTEE for all that a client sends"]
+    words += ["NO GUARANTEE, because epsilon does not cover values sent without noise"]
     for text in (printed, page):
         places = [text.index(each) for each in words]
         assert places == sorted(places)
@@ -251,7 +251,7 @@ def test_a_dry_run_says_what_would_run_and_writes_nothing(
     assert lines[0].startswith(words)
     programs = 3 if command[0] == "tune" else 1
     assert re.fullmatch(rf"programs to compile: {programs}, about \S+ s each", lines[1])
-    assert re.fullmatch(r"memory at a time, without data: about \S+ GiB", lines[2])
+    assert re.fullmatch(r"memory in use, without data: about \S+ GiB", lines[2])
     assert re.fullmatch(r"time: about \S+ s, measured here over 12 rounds of '.*'", lines[3])
     assert sorted(tmp_path.iterdir()) == before
 

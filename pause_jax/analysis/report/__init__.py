@@ -10,7 +10,7 @@ from pause_jax.base.struct import ConfigError
 
 __all__ = ["write"]
 
-HINT = "pip install 'pause_jax[report]'"
+HINT = "Run: pip install 'pause_jax[report]'"
 
 
 def write(
@@ -46,7 +46,7 @@ def write(
     try:
         from pause_jax.analysis.report import page
     except ModuleNotFoundError as error:
-        raise ConfigError(f"report: {error.name} is missing: {HINT}.") from None
+        raise ConfigError(f"report: {error.name} is not installed. {HINT}") from None
     path = pathlib.Path(path)
     path.write_text(page.render(result, target, against, title), encoding="utf-8")
     return path

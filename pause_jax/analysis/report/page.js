@@ -1,5 +1,5 @@
 "use strict";
-// An interpreter of Vega's expressions instead of eval, which the page forbids.
+// Interpret Vega's expressions, because the page's policy forbids eval.
 const options = {
   renderer: "svg",
   ast: true,
@@ -9,7 +9,7 @@ for (const block of document.querySelectorAll('script[type="application/json"]')
   const place = document.getElementById(block.dataset.chart);
   const drawn = vegaEmbed(place, JSON.parse(block.textContent), options);
   drawn.then(({ view }) => {
-    // Once more, as the rows of its legend follow from its width.
+    // Resize again, because the number of legend rows depends on the width.
     const fit = () => view.resize().runAsync();
     addEventListener("resize", fit);
     return fit();
@@ -18,7 +18,7 @@ for (const block of document.querySelectorAll('script[type="application/json"]')
     throw error;
   });
 }
-// What differs is printed too; the files lie beside the page.
+// Print the differing fields, but not the config files, which are stored next to the page.
 addEventListener("beforeprint", () => {
   for (const part of document.querySelectorAll("details.printed")) part.open = true;
 });

@@ -36,10 +36,10 @@ def render(result: xr.Dataset, target: float, against: str | None, title: str) -
     """Return the HTML of a report (see ``pause_jax.analysis.report.write``)."""
     if missing := [name for name in _NEEDED if name not in result.variables]:
         raise ConfigError(
-            f"report: the data hold no {', '.join(missing)}. Make them by sweep without `record`."
+            f"report: the data set has no {', '.join(missing)}. Run sweep without `record`."
         )
     if not result.sizes["config"] or not result.sizes["seed"]:
-        raise ConfigError("report: the data hold no run. Run the sweep first.")
+        raise ConfigError("report: the data set has no runs. Run the sweep first.")
     comparison = compare(result, target, against)
     interrupted = str(result.attrs.get("interrupted", "no"))
     found = participation(result)
@@ -94,7 +94,7 @@ def _privacy(result: xr.Dataset) -> tuple[summary.Table | None, dict[str, list[s
             "runs": list(summary.notes(result)),
         }
     except ConfigError as error:
-        text = f"Not known here: {error} A file with the class goes by --load."
+        text = f"Privacy ledger unavailable: {error} Pass the file of a custom class with --load."
         return None, {"privacy": [text, *_units(result)], "runs": []}
 
 
@@ -102,8 +102,11 @@ def _units(result: xr.Dataset) -> Iterator[str]:
     """Yield the notes on privacy that do not depend on the classes of the configs."""
     for config in result.config.values:
         one = result.sel(config=config)
-        unnoised = one.unnoised.item() or "data sizes at most"
-        yield f"{config}: unit {one.epsilon_unit.item()}; without noise leave: {unnoised}."
+        unit, unnoised = one.epsilon_unit.item(), [one.unnoised.item()]
+        if one.num_parameters.item():
+            unnoised += ["updates"] * (unit == "none") + ["data sizes"]
+        names = ", ".join(filter(None, unnoised)) or "nothing"
+        yield f"{config}: unit {unit}. Sent without noise: {names}."
 
 
 @functools.cache

@@ -52,13 +52,13 @@ def against_time(result: xr.Dataset, target: float) -> Picture | None:
     what = "test accuracy" if accuracy else "test loss"
     return _picture(
         f"{what.capitalize()} against simulated time",
-        "A point is an evaluation, at the mean clock of the seeds.",
+        "Each point is an evaluation, at the mean simulated time over seeds.",
         curves,
         result,
         ("simulated seconds", f"{what}, %" if accuracy else what),
         rule=(f"target {100 * target:g} %", 100 * target) if accuracy else None,
         log=not accuracy and positive,
-        numbers=("round, or server step", result.eval_round.values),
+        numbers=("round or server step", result.eval_round.values),
     )
 
 
@@ -68,11 +68,11 @@ def budget(result: xr.Dataset) -> Picture | None:
     if not curves:
         return None
     units = sorted(set(result.epsilon_unit.values.tolist()) - {"none"})
-    words = "Spent by the busiest client, its releases added up."
+    words = "Largest budget spent by any client (sum over its releases)."
     if len(units) > 1:
-        words += " The units of the configs differ: their heights do not compare."
+        words += " The configs have different units, so their curves are not comparable."
     if endless := [quoted(str(name)) for name in result.config.values if name not in curves]:
-        words += f" Without a limit, so not drawn: {listed(endless, 20)}."
+        words += f" Not shown because the budget is unlimited: {listed(endless, 20)}."
     labels = "round", f"epsilon spent, per {' or '.join(units)}"
     return _picture("Privacy budget spent", words, curves, result, labels)
 
@@ -82,14 +82,14 @@ def regret(result: xr.Dataset) -> Picture | None:
     if not np.isfinite(result.regret).any():
         return None
     each = result.regret.astype(np.float64).where(~metrics.empty_rounds(result), 0.0)
-    words = "Against a genie that knows the true speeds, given the same history."
+    words = "Relative to the genie, which has the same history but knows the true mean speeds."
     curves = by_round(each.cumsum("round", skipna=False))
     return _picture("Cumulative regret", words, curves, result, ("round", "cumulative regret"))
 
 
 def versions(result: xr.Dataset) -> Picture:
     """Plot server steps against simulated seconds."""
-    words = "The versions of the model: a server step, or a round, makes one."
+    words = "Each server step (or round) creates a new version of the model."
     curves = over_time(result["round"].broadcast_like(result.clock), result.clock)
     labels = "simulated seconds", "server steps"
     return _picture("Server steps against simulated time", words, curves, result, labels)
@@ -97,10 +97,10 @@ def versions(result: xr.Dataset) -> Picture:
 
 def in_flight(result: xr.Dataset) -> Picture:
     """Plot the number of clients in flight against simulated seconds."""
-    words = "Counted when the server steps: those that train an older model."
-    curves = _that_overlap(over_time(result.in_flight, result.clock), 0)
-    labels = "simulated seconds", "clients under way"
-    return _picture("Clients under way", words, curves, result, labels)
+    words = "Clients that are still training when the server steps."
+    curves = _overlapping(over_time(result.in_flight, result.clock), 0)
+    labels = "simulated seconds", "clients in flight"
+    return _picture("Clients in flight", words, curves, result, labels)
 
 
 def staleness(result: xr.Dataset) -> Picture:
@@ -111,13 +111,13 @@ def staleness(result: xr.Dataset) -> Picture:
     number = np.apply_along_axis(np.bincount, 2, each.values + 1, minlength=most + 2)[..., 1:]
     share = 100 * number / np.maximum(number.sum(axis=2, keepdims=True), 1)
     axes = {"config": result.config, "seed": result.seed, "round": np.arange(most + 1)}
-    curves = _that_overlap(by_round(xr.DataArray(share, axes)), 1)
-    words = "Staleness: server steps between a client's start and the average of its update."
-    labels = "staleness, server steps", "% of the answers"
-    return _picture("Staleness of the answers", words, curves, result, labels)
+    curves = _overlapping(by_round(xr.DataArray(share, axes)), 1)
+    words = "Staleness: server steps from a client's start to the averaging of its update."
+    labels = "staleness, server steps", "% of answers"
+    return _picture("Staleness of answers", words, curves, result, labels)
 
 
-def _that_overlap(curves: dict[str, Curve], first: int) -> dict[str, Curve]:
+def _overlapping(curves: dict[str, Curve], first: int) -> dict[str, Curve]:
     """Return the curves with a positive mean from index ``first`` on, or all curves if none has."""
     some = {name: curve for name, curve in curves.items() if np.any(curve.mean[first:] > 0)}
     return some or curves
@@ -125,10 +125,10 @@ def _that_overlap(curves: dict[str, Curve], first: int) -> dict[str, Curve]:
 
 def participation(result: xr.Dataset, found: dict[str, Participation]) -> Picture:
     """Plot the share of rounds in which each client took part."""
-    words = "A flat curve uses all clients alike; one that falls prefers fast clients."
+    words = "A flat curve means equal participation. A falling curve favours fast clients."
     if any(each.seconds is None for each in found.values()):
-        words = "Their expected speeds are not known here."
-    return _picture("Who took part", words, by_client(found), result, labels_of(found))
+        words = "Clients are sorted by number, because their expected latencies are unknown."
+    return _picture("Participation per client", words, by_client(found), result, labels_of(found))
 
 
 def _picture(
@@ -168,11 +168,11 @@ def _picture(
         layers += _rule(*rule)
     chart = alt.layer(*layers, data=alt.Data(values=rows)).properties(width="container", height=330)
     if banded:
-        words += f" Band: ± standard error over {result.sizes['seed']} seeds."
+        words += f" Bands: ± standard error over {result.sizes['seed']} seeds."
     elif result.sizes["seed"] == 1:
-        words += " One seed: no standard error."
+        words += " No standard error, because there is only one seed."
     for names in hidden(curves):
-        words += f" {listed([*map(quoted, names)], 20)} have the same curve."
+        words += f" {listed([*map(quoted, names)], 20)} have identical curves."
     ends = "; ".join(
         f"{name} {curve.mean[np.isfinite(curve.mean)][-1]:.4g}"
         for name, curve in list(curves.items())[:20]

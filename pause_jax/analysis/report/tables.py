@@ -40,8 +40,8 @@ def differing(result: xr.Dataset) -> Table:
                 configs.setdefault(text, []).append(quoted(str(name)))
         cells = [f"{text}: {listed(each, 20)}" for text, each in configs.items()]
         rows.append((path, "; ".join(cells)))
-    words = "All other fields are the same." if rows else "No field differs."
-    return Table("What differs", ("field", "values"), tuple(rows), words)
+    words = "All other fields are the same." if rows else "No fields differ."
+    return Table("Differing fields", ("field", "values"), tuple(rows), words)
 
 
 def common(result: xr.Dataset) -> Table:
@@ -52,7 +52,7 @@ def common(result: xr.Dataset) -> Table:
         for path, value in first.items()
         if all(path in other and other[path] == value for other in others)
     ]
-    return Table("What is the same", ("field", "value"), tuple(same), "")
+    return Table("Common fields", ("field", "value"), tuple(same), "")
 
 
 def judged(result: xr.Dataset, comparison: Comparison) -> Table | None:
@@ -67,30 +67,30 @@ def judged(result: xr.Dataset, comparison: Comparison) -> Table | None:
         if name != comparison.against
     )
     title = f"Differences from {quoted(comparison.against)}"
-    return Table(title, headings, rows, _judged_words(result, comparison))
+    return Table(title, headings, rows, _caption_of(result, comparison))
 
 
-def _judged_words(result: xr.Dataset, comparison: Comparison) -> str:
+def _caption_of(result: xr.Dataset, comparison: Comparison) -> str:
     if result.sizes["seed"] == 1:
-        return "One seed: no difference can be told from chance. Run more seeds."
+        return "One seed cannot distinguish a difference from chance. Run more seeds."
     number = comparison.comparisons
     others = result.sizes["config"] - 1
-    picked = (
-        f", as {comparison.against} looked best; one that is named beforehand "
-        f"(--against) has {others}, and narrower intervals"
+    fixed = (
+        f"A reference fixed in advance (--against) needs only {others} comparisons and has "
+        "narrower intervals. "
     )
     return (
-        "Differences are paired, as the same seed is the same world: mean [paired "
-        "t-interval], the intervals of a column all right together with 95 % confidence "
-        f"(Bonferroni over {number} comparisons{picked if number > others else ''}). "
-        "An interval with 0 in it settles nothing (~); nor does one over fewer seeds than were "
-        "run, as those seeds were chosen by their outcome."
+        "Mean paired difference [paired t-interval]; equal seeds share the same world. The "
+        "intervals of a column hold jointly with 95 % confidence (Bonferroni correction for "
+        f"{number} comparison{'s' * (number > 1)}). {fixed if number > others else ''}"
+        "~: not significant, because the interval contains 0. A difference over fewer seeds is "
+        "never significant, because its seeds were selected by their outcome."
     )
 
 
 def _difference(each: Difference, aim: Aim) -> str:
     if not each.pairs:
-        return "not both"
+        return "no pairs"
     text = f"{each.mean:+,.{aim.digits}f}"
     if math.isfinite(each.low):
         text += f" [{each.low:+,.{aim.digits}f}, {each.high:+,.{aim.digits}f}]"
@@ -103,9 +103,8 @@ def privacy(books: dict[str, Ledger]) -> Table:
     """Return the ledger table, with one row per config for its busiest client."""
     _, *headings = ledger_table.HEADINGS
     titles = ("config", *(heading.replace("\n", " ") for heading in headings))
-    words = ledger_table.caption(books)
-    words = words[0].upper() + words[1:]
-    return Table("Privacy ledger", titles, tuple(ledger_table.rows(books)), words)
+    rows = tuple(ledger_table.rows(books))
+    return Table("Privacy ledger", titles, rows, ledger_table.caption(books))
 
 
 def participation(result: xr.Dataset, found: dict[str, Participation]) -> Table:
@@ -124,11 +123,11 @@ def participation(result: xr.Dataset, found: dict[str, Participation]) -> Table:
         mean, spread = float(fairness.sel(config=name)), float(error.sel(config=name))
         cells.append(f"{mean:.2f}" + (f" ± {spread:.2f}" if np.isfinite(spread) else ""))
         rows.append(tuple(cells))
-    caption = "Fairness: Jain's index, 1 if all took part equally often."
+    caption = "Fairness: Jain's index (1 if all clients took part equally often)."
     if ordered:
         caption = (
-            "Rounds in which a client of the group took part, and the seconds that the latency "
-            f"model expects of it. {caption}"
+            "Mean share of rounds in which a client of the group took part (and its expected "
+            f"latency). {caption}"
         )
     groups = names if ordered else ()
     return Table("Participation by speed", ("config", *groups, "fairness"), tuple(rows), caption)
@@ -156,8 +155,8 @@ def left_behind(result: xr.Dataset, found: dict[str, Participation]) -> Table | 
         groups |= zip(headings, parts, strict=True)
         rows.append((name, *map(_percent, groups.values())))
     caption = (
-        "Accuracy at the end over clients' held-out samples, in %. Active: by the rounds in which "
-        "a client took part. Only the simulator knows these figures: they leave no client."
+        "Final accuracy on clients' held-out samples, in %. Active: by number of rounds in which "
+        "a client took part. Only the simulator has these values. Clients do not send them."
     )
     return Table("Who is left behind", ("config", *groups), tuple(rows), caption)
 
@@ -211,8 +210,8 @@ def by_budget(result: xr.Dataset) -> Table | None:
             for what in ("budget", "spent")
         )
         rows.append((name, *(_share(budget[place], spent[place]) for place in places)))
-    words = "Mean share of its own budget that a client spent, and the mean budget if they differ."
-    return Table("Budget spent by size of budget", ("config", *headings), tuple(rows), words)
+    words = "Mean share of the budget that a client spent, and the mean budget if budgets differ."
+    return Table("Spent budget by size of budget", ("config", *headings), tuple(rows), words)
 
 
 def _share(budget: np.ndarray, spent: np.ndarray) -> str:
@@ -238,10 +237,10 @@ def answers(result: xr.Dataset) -> Table:
         for name in result.config.values
     ]
     words = (
-        "A useful update is one that was averaged, counted by the factor of its staleness. Wait: "
-        "from a client's answer to the server step. Means over seeds."
+        "Useful updates: averaged updates, weighted by their staleness factors. Wait: time from a "
+        "client's answer to the server step. Means over seeds."
     )
-    return Table("Answers and their age", ("config", *columns), tuple(rows), words)
+    return Table("Answers and staleness", ("config", *columns), tuple(rows), words)
 
 
 def attributes(result: xr.Dataset) -> Table:
@@ -249,7 +248,7 @@ def attributes(result: xr.Dataset) -> Table:
     known = dict(result.attrs)
     first = {name: known.pop(name) for name in ("command", "seed") if name in known}
     rows = tuple((str(name), str(value)) for name, value in {**first, **known}.items())
-    return Table("How it was made", ("what", "value"), rows, "")
+    return Table("Provenance", ("attribute", "value"), rows, "")
 
 
 def _flat(table: dict[str, Any], path: str = "") -> dict[str, Any]:
