@@ -129,13 +129,13 @@ class Selector:
           ConfigError: if the config or data is invalid, or sizes or ids do not match the config.
         """
         if isinstance(key, jax.core.Tracer):
-            raise ConfigError("key is traced: a Selector has a state. Make it outside of jit.")
-        check_one_key(key, "Selector", "Make one selector for each.")
+            raise ConfigError("key is traced: a Selector has state. Create it outside jit.")
+        check_one_key(key, "Selector", "Create one Selector per key.")
         validate(config)
         if config.overlaps:
             raise ConfigError(
-                f"clock = {config.clock.name!r}: a Selector chooses round by round. Set clock = "
-                "Synchronous()."
+                f"clock = {config.clock.name!r}: a Selector needs rounds that do not overlap. Set "
+                "clock = Synchronous()."
             )
         self.config = config = loaded(config)
         streams = keys.streams(key)
@@ -144,8 +144,8 @@ class Selector:
             partition, size_of_update, loaded_data = _from_data(config, data, streams)
             data_size, quality = partition.size, partition.quality
             update_size = size_of_update if update_size is None else update_size
-        self._size = _of_each("data_size", data_size, config.num_clients)
-        self._quality = _of_each("quality", quality, config.num_clients)
+        self._size = _per_client("data_size", data_size, config.num_clients)
+        self._quality = _per_client("quality", quality, config.num_clients)
         self.num_parameters = update_size or 0
         known = client_ids(config, loaded_data) if ids is None else tuple(ids)
         self.client_ids = _checked_ids(known, config.num_clients)
@@ -247,7 +247,7 @@ class Selector:
             if answers is None:
                 raise ConfigError(
                     f"policy = {self.config.policy.name}: asks clients before it chooses. Call "
-                    "question, then ask with their answers."
+                    "question, then pass the clients' answers to ask."
                 )
             clients, asked = self._asked(query, present)
             told = self._by_number("answers", answers, clients[asked].tolist(), "asked")
@@ -257,7 +257,7 @@ class Selector:
             key = keys.question_and_choice(key)[1]
         elif answers is not None:
             raise ConfigError(
-                f"answers: policy = {self.config.policy.name} asks nobody. Leave them out."
+                f"answers: policy = {self.config.policy.name} asks no clients. Remove answers."
             )
         selected = self._policy.select(key, state, jnp.int32(self.round + 1), jnp.asarray(present))
         self._state = state
@@ -303,7 +303,7 @@ class Selector:
             a reading is missing. The round stays open.
         """
         if self._pending is None:
-            raise ConfigError("nothing was asked: call ask first, then tell, once a round.")
+            raise ConfigError("no round is open: call ask before tell in each round.")
         clients, weights = map(np.asarray, self._pending)
         slots = {int(clients[i]): int(i) for i in np.flatnonzero(weights > 0)}
 
@@ -316,15 +316,15 @@ class Selector:
         readings = {name: chosen(name, values) for name, values in given.items()}
         if both := (released_nothing.keys() | waited.keys()) & took.keys():
             raise ConfigError(
-                f"failed, idle: client {self.client_ids[min(both)]} stands in seconds too, as one "
-                "that answered; must be in one of them."
+                f"failed, idle: client {self.client_ids[min(both)]} is also in seconds. Pass a "
+                "client that answered only in seconds."
             )
         missing = self.reads - {name for name, values in given.items() if values is not None}
         if took and missing - ({"square_loss"} if loss is not None else set()):
             raise ConfigError(
                 f"policy = {self.config.policy.name}: reads "
-                f"{', '.join(self.config.policy.releases)}; tell it the "
-                f"{'update' if 'update' in missing else 'loss'} of each client too."
+                f"{', '.join(self.config.policy.releases)}. Pass the "
+                f"{'update' if 'update' in missing else 'loss'} of each client to tell."
             )
         observation, reported = self._observation(slots, took, waited, readings)
         weights = np.where(reported, weights, 0.0).astype(np.float32)
@@ -443,7 +443,7 @@ class Selector:
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
         except (OSError, LookupError, TypeError, ValueError) as error:
-            raise ConfigError(f"{path}: is no saved selector ({error!r}).") from None
+            raise ConfigError(f"{path}: is not a saved selector ({error!r}).") from None
         return selector
 
     def _restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -456,7 +456,10 @@ class Selector:
         leaves = [jnp.asarray(arrays[f"state_{i}"]) for i in range(len(like))]
         kinds = [[(leaf.dtype, leaf.shape) for leaf in each] for each in (leaves, like)]
         if kinds[0] != kinds[1]:
-            raise ConfigError("is of another version: the state of its policy has another form.")
+            raise ConfigError(
+                "is from another version: its policy state has a different structure. Load the "
+                "file with the version that saved it."
+            )
         self._state = jax.tree.unflatten(form, leaves)
         if "pending_clients" in arrays:
             clients, weights = arrays["pending_clients"], arrays["pending_weights"]
@@ -465,8 +468,8 @@ class Selector:
     def _check_told(self) -> None:
         if self._pending is not None:
             raise ConfigError(
-                f"round {self.round} is open: tell what came back of it (an empty mapping if "
-                "nothing did) before the next ask."
+                f"round {self.round} is open: must be closed before the next round. Call tell with "
+                "its results ({} if no client answered)."
             )
 
     def _present(self, available: Iterable[Client] | None) -> NDArray[np.bool_]:
@@ -488,8 +491,8 @@ class Selector:
             if isinstance(self.client_ids[0], str):
                 those = listed(self.client_ids)
             raise ConfigError(
-                f"{name}: {shown(client)} is no client; their ids are {those}. Of a mask "
-                "numpy.flatnonzero makes numbers."
+                f"{name}: {shown(client)} is not a client. Client ids are {those}. Convert a mask "
+                "with numpy.flatnonzero."
             )
         return self._number[client]
 
@@ -499,8 +502,8 @@ class Selector:
         for client in values:
             number = self._number_of(name, client)
             if number not in known:
-                those = ", ".join(str(self.client_ids[k]) for k in known) or "nobody"
-                raise ConfigError(f"{name}: client {client} was not {what}, but {those}.")
+                those = ", ".join(str(self.client_ids[k]) for k in known) or "none"
+                raise ConfigError(f"{name}: client {client} was not {what}. Allowed: {those}.")
             by_number[number] = values[client] if isinstance(values, Mapping) else None
         return by_number
 
@@ -524,8 +527,8 @@ class Selector:
                 loss[place], reported[place] = np.nan, False
             else:
                 raise ConfigError(
-                    f"answers: client {self.client_ids[client]} is missing, and the policy asked "
-                    "for its features. Leave it out of `available` if it does not answer."
+                    f"answers: client {self.client_ids[client]} is missing, and the policy needs "
+                    "its features. Remove a client that does not answer from available."
                 )
         return Answer(loss, features, reported)  # type: ignore[arg-type]
 
@@ -536,8 +539,8 @@ class Selector:
         values = float32(given)
         if values.shape != shape or not np.isfinite(values).all():
             raise ConfigError(
-                f"{name}[{self.client_ids[client]!r}] = {shown(given)}: must be finite float32, of "
-                f"shape {shape}."
+                f"{name}[{self.client_ids[client]!r}] = {shown(given)}: must be finite float32 "
+                f"with shape {shape}."
             )
         return values
 
@@ -563,7 +566,7 @@ def _from_data(
     try:
         config, loaded_data = prepare(config, data)
     except ConfigError as error:
-        raise ConfigError(f"{error} Or give data_size, the samples of each client.") from None
+        raise ConfigError(f"{error} Or pass data_size, the samples of each client.") from None
     learner = learner_of(config, loaded_data)
     partition = jax.jit(lambda streams: learner.init(streams).partition)(streams)
     return partition, update_size_of(jax.eval_shape(learner.init, streams)), loaded_data
@@ -576,18 +579,18 @@ def _checked_ids(ids: Sequence[Client], num_clients: int) -> tuple[Client, ...]:
     named = kinds == {int} or (kinds == {str} and "".join(ids).isprintable())
     if len(set(ids)) != num_clients or len(ids) != num_clients or not named:
         raise ConfigError(
-            f"ids = {listed(tuple(map(str, ids)))}: must be {num_clients} different printable "
-            "texts, or different whole numbers."
+            f"ids = {listed(tuple(map(str, ids)))}: must be {num_clients} distinct printable "
+            "strings or distinct integers."
         )
     return ids
 
 
-def _of_each(name: str, values: ArrayLike | None, num_clients: int) -> NDArray[np.float32]:
+def _per_client(name: str, values: ArrayLike | None, num_clients: int) -> NDArray[np.float32]:
     """Return ``values`` as float32 [K] (default: 1); raise ConfigError unless all are positive."""
     each = np.ones(num_clients, np.float32) if values is None else float32(values)
     if each.shape != (num_clients,) or not (np.isfinite(each) & (each > 0)).all():
         raise ConfigError(
-            f"{name} = {np.array2string(each, threshold=8)}: must be [{num_clients}], a number > 0 "
-            "of each client."
+            f"{name} = {np.array2string(each, threshold=8)}: must be [{num_clients}] numbers > 0, "
+            "one per client."
         )
     return each

@@ -260,7 +260,7 @@ def test_nothing_is_unpickled(tmp_path):
         with pytest.raises(ConfigError, match=r"must be an \.npz file") as error:
             Files(path=each).load()
         one_line(error.value)
-        with pytest.raises(ConfigError, match="is no saved selector") as error:
+        with pytest.raises(ConfigError, match="is not a saved selector") as error:
             Selector.load(each)
         one_line(error.value)
 

@@ -1,4 +1,4 @@
-"""Tests that need Flower: ``make flower`` has an environment for them; else they are not seen."""
+"""Fixtures of tests that need Flower (``make flower``). Without it, no test is collected."""
 
 import importlib.util
 import warnings

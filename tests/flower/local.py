@@ -1,4 +1,4 @@
-"""Flower's messages without Flower's processes: nodes are threads, and come and go as told."""
+"""Flower's messages without its processes: nodes are threads that a test adds and removes."""
 
 from __future__ import annotations
 

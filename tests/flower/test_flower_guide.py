@@ -1,4 +1,4 @@
-"""The last two blocks of the guide to production, as they stand there."""
+"""The last two code blocks of the guide to production."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.flower.local import LocalGrid, nodes
 GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "from_fleet_to_production.md").read_text()
 
 
-def test_its_server_and_its_clients_work_and_go_on(monkeypatch, tmp_path):
+def test_guide_server_and_clients_run_and_resume(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "results" / "production"
     folder.mkdir(parents=True)

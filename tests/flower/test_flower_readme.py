@@ -1,4 +1,4 @@
-"""What the guide to servers shows of Flower runs as it stands there."""
+"""The Flower example of the guide to servers."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.flower.local import LocalGrid, nodes
 from tests.support.pages import block
 
 
-def test_the_server_and_the_client_of_the_example_work(monkeypatch, tmp_path):
+def test_readme_server_and_client_run(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     example = block("docs/guides/own_server.md", "PauseStrategy(config")
     client, server = example.split("# In the main function")

@@ -37,7 +37,7 @@ def writers(found, part=slice(None)):
     return datasets.Dataset.from_dict(rows, features=features)
 
 
-def test_a_folder_is_read_by_its_column_of_clients(tmp_path):
+def test_folder_is_imported_by_client_column(tmp_path):
     found = images()
     splits = {"train": writers(found, slice(1, None)), "test": writers(found, slice(0, 1))}
     datasets.DatasetDict(splits).save_to_disk(tmp_path / "femnist")
@@ -61,7 +61,7 @@ def test_a_folder_is_read_by_its_column_of_clients(tmp_path):
         huggingface.read(Request((tmp_path / "femnist",), columns={"y": "writer_id"}))
 
 
-def test_images_with_a_palette_have_the_palettes_colours(tmp_path):
+def test_palette_images_keep_their_colours(tmp_path):
     colours = np.asarray([[10, 20, 30], [200, 100, 50]], np.uint8)
     image = Image.fromarray(np.asarray([[0, 1], [1, 0]], np.uint8), mode="P")
     image.putpalette(colours.ravel().tolist())
@@ -76,7 +76,7 @@ def test_images_with_a_palette_have_the_palettes_colours(tmp_path):
     np.testing.assert_array_equal(arrays["x"][0], colours[[[0, 1], [1, 0]]])
 
 
-def test_what_is_no_such_folder_is_one_line(tmp_path):
+def test_invalid_folder_raises_a_one_line_error(tmp_path):
     (tmp_path / "dataset_info.json").write_text("{")
     for path in (tmp_path, tmp_path / "none"):
         with pytest.raises(ConfigError) as refused:
@@ -90,7 +90,7 @@ def test_what_is_no_such_folder_is_one_line(tmp_path):
         huggingface.read(Request((tmp_path / "other",)))
 
 
-def test_the_clients_of_a_partitioner_train_with_its_samples():
+def test_clients_train_with_the_samples_of_a_partitioner():
     partitioners = pytest.importorskip("flwr_datasets.partitioner")
     partitioner = partitioners.DirichletPartitioner(
         num_partitions=3, partition_by="character", alpha=1.0, min_partition_size=4, seed=1

@@ -1,4 +1,4 @@
-"""A fleet with planted delays, its client app, and the config that all tests here play."""
+"""A fleet with planted delays, its client app, and the config of all tests in this folder."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ try:
     from flwr.serverapp.strategy import Strategy as _Strategy  # noqa: F401
 except ImportError as error:
     raise ImportError(
-        f"pause_jax.deploy.flower needs Flower 1.41 or later ({error}): "
-        "pip install 'pause_jax[flower]'"
+        f"pause_jax.deploy.flower requires Flower 1.41 or later ({error}). "
+        "Run: pip install 'pause_jax[flower]'"
     ) from None
 
 from pause_jax.deploy.flower.client import Ledger, PrivateRelease, answer, introduce

@@ -137,12 +137,11 @@ class Ledger:
                 self._create(head)
             first_line = self.path.read_text("utf-8").partition("\n")[0]
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{self.path}: cannot be a ledger ({error}).") from None
+            raise ConfigError(f"{self.path}: cannot be used as a ledger ({error}).") from None
         if first_line != head:
             raise ConfigError(
-                f"{self.path}: starts with {first_line[:1000]!r}, but the ledger of this mechanism "
-                f"starts with {head!r}. Releases of two mechanisms do not add up in one schedule. "
-                "Give the mechanism that created the file, or a file that does not exist yet."
+                f"{self.path}: starts with {first_line[:1000]!r}: must start with {head!r} for "
+                "this mechanism. Pass the mechanism that created the file, or a new file."
             )
 
     @property
@@ -278,7 +277,7 @@ class PrivateRelease:
             config |= each
         asked = {"run": context.run_id, "round": int(config.get(ROUND, 0))}
         if ROUND in config and ledger.has(**asked):
-            words = "pause_jax: this round's update is released already, and leaves once"
+            words = "pause_jax: the update of this round was already released"
             return Message(Error(REPEATED, words), reply_to=message)
         sent = only(message.content.array_records, "the server's message", "ArrayRecord")[1]
         before = {name: array.numpy() for name, array in sent.items()}
@@ -296,8 +295,9 @@ class PrivateRelease:
         number, epsilon = entered
         if EPSILON in config and not np.isclose(float(config[EPSILON]), epsilon, rtol=1e-4):
             LOG.warning(
-                "round %d: the server tells an epsilon of %g, and this client's release %d has %g: "
-                "released at its own", asked["round"], config[EPSILON], number, epsilon,
+                "round %d: the server expects epsilon %g, but this client's release %d has epsilon "
+                "%g. The client's epsilon is used", asked["round"], config[EPSILON], number,
+                epsilon,
             )  # fmt: skip
         released = _privatize(
             self._privacy, self._key(context, number), jnp.asarray(update), jnp.float32(epsilon)
@@ -323,8 +323,8 @@ class PrivateRelease:
             path = self._path.format_map(context.node_config)
         except (KeyError, IndexError, ValueError) as error:
             raise ConfigError(
-                f"ledger = {self._path!r}: what stands in braces must be an entry of the node's "
-                f"config, which has {', '.join(context.node_config) or 'none'} ({error!r})."
+                f"ledger = {self._path!r}: keys in braces must be in the node's config, which has "
+                f"{', '.join(context.node_config) or 'no keys'} ({error!r})."
             ) from None
         return Ledger(path, _of_client(self._privacy, _number(context)))
 
@@ -338,7 +338,7 @@ class PrivateRelease:
         return jax.random.fold_in(jax.random.fold_in(jax.random.key(self._seed), client), number)
 
     def _refusal(self, message: Message, ledger: Ledger) -> Message:
-        words = f"pause_jax: the budget is spent after {ledger.participations} releases"
+        words = f"pause_jax: budget spent after {ledger.participations} releases"
         return Message(Error(SPENT, words), reply_to=message)
 
 
@@ -352,15 +352,17 @@ def _difference(
 ) -> NDArray[np.float32]:
     """Return the flat update, float32 [d]; raise ConfigError if a shape or value is invalid."""
     for name in came.keys() | trained.keys():
-        shapes = [np.shape(arrays[name]) if name in arrays else None for arrays in (trained, came)]
+        shapes = [
+            np.shape(arrays[name]) if name in arrays else "none" for arrays in (trained, came)
+        ]
         if shapes[0] != shapes[1]:
             raise ConfigError(
-                f"the client's array {name!r} has shape {shapes[0]}, the server's {shapes[1]}: "
-                "must be equal. Return the arrays that were sent, trained."
+                f"array {name!r} has shape {shapes[0]} in the client's reply and {shapes[1]} in "
+                "the server's message: must be equal. Return the received arrays after training."
             )
     update = flat_update(trained, came)
     if not np.isfinite(update).all():
-        raise ConfigError("the update is not finite: nothing is released.")
+        raise ConfigError("the update is not finite: nothing was released.")
     return update
 
 

@@ -37,7 +37,7 @@ class TimedGrid:
           ConfigError: if ``poll_seconds`` is not positive.
         """
         if not poll_seconds > 0:
-            rule = "must be > 0, the seconds between two looks for replies."
+            rule = "must be > 0, in seconds."
             raise ConfigError(f"poll_seconds = {poll_seconds}: {rule}")
         self._grid, self._poll = grid, poll_seconds
         self.nodes: dict[str, int] = {}
@@ -112,8 +112,8 @@ class Roster:
             first = present.setdefault(number, node)
             if node != first and node in new:
                 LOG.warning(
-                    "node %d says that it is client %d, which node %d is: left out while that one "
-                    "is connected; give each SuperNode a %s of its own", node, number, first,
+                    "node %d has the same client number (%d) as node %d, and is ignored while that "
+                    "node is connected. Give each SuperNode a unique %s", node, number, first,
                     NUMBER,
                 )  # fmt: skip
         return present
@@ -125,7 +125,7 @@ class Roster:
             node = grid.nodes[reply.metadata.reply_to_message_id]
             if reply.has_error():
                 LOG.warning(
-                    "node %d does not say which client it is (%s): put introduce(app) into its "
+                    "node %d did not report its client number (%s). Call introduce(app) in its "
                     "client app", node, reply.error.reason,
                 )  # fmt: skip
                 continue
@@ -133,8 +133,8 @@ class Roster:
             number = said[0] if said else None
             if type(number) is not int or not 0 <= number < self.num_clients:
                 LOG.warning(
-                    "node %d says %s = %s: must be 0 to %d, the numbers of the config's clients; "
-                    "it is left out", node, NUMBER, number, self.num_clients - 1,
+                    "node %d reported %s = %s: must be 0 to %d, as in the config. The node is "
+                    "ignored", node, NUMBER, number, self.num_clients - 1,
                 )  # fmt: skip
                 number = None
             said_by[node] = number

@@ -59,5 +59,5 @@ def flat_update(
 def only(records: Mapping[str, T], where: str, kind: str) -> tuple[str, T]:
     """Return the name and the content of a single record; raise ConfigError if there are others."""
     if len(records) != 1:
-        raise ConfigError(f"{where} has {len(records)} {kind}s: must be exactly one.")
+        raise ConfigError(f"{where} has {len(records)} {kind}s: must have exactly one.")
     return next(iter(records.items()))

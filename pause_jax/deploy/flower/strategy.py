@@ -168,7 +168,7 @@ class PauseStrategy(Strategy):
         if not (timeout_seconds > 0 and wait_seconds >= 0):
             raise ConfigError(
                 f"timeout_seconds = {timeout_seconds}, wait_seconds = {wait_seconds}: must be > 0 "
-                "and >= 0."
+                "and >= 0, respectively."
             )
         if not 0 <= self._least <= config.num_clients:
             raise ConfigError(
@@ -180,7 +180,7 @@ class PauseStrategy(Strategy):
                 self._folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise ConfigError(
-                    f"state = {state}: cannot be a folder ({error.strerror})."
+                    f"state = {state}: cannot create the folder ({error.strerror})."
                 ) from None
             self.selector = _resumed(self._folder / "selector.npz", self.selector)
         self.roster = Roster(config.num_clients)
@@ -223,7 +223,7 @@ class PauseStrategy(Strategy):
         """Log the policy, the next round and the folder of the state."""
         policy = self.selector.config.policy.name
         next_round = self.selector.round + 1
-        LOG.info("policy %s from round %d on, state in %s", policy, next_round, self._folder)
+        LOG.info("policy %s, next round %d, state folder %s", policy, next_round, self._folder)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -233,7 +233,10 @@ class PauseStrategy(Strategy):
         size = flat_update(before, before).size
         expected = self.selector.num_parameters
         if "update" in self.selector.reads and size != expected:
-            raise ConfigError(f"update_size = {expected}: the model has {size} floats. Give that.")
+            raise ConfigError(
+                f"update_size = {expected}: must be the number of floats in the model. Set "
+                f"update_size = {size}."
+            )
         present = self._present(grid)
         free = {client: present[client] for client in present.keys() - self.roster.spent}
         available, answers = self._answers(free, arrays, grid)
@@ -242,7 +245,7 @@ class PauseStrategy(Strategy):
         self._open = choice, nodes, arrays, grid
         # Save before contacting any client, to keep the charges if the server is killed.
         self._save()
-        LOG.info("round %d: clients %s of %d connected", choice.round, list(nodes), len(present))
+        LOG.info("round %d: chose %s of %d clients", choice.round, list(nodes), len(present))
         # Messages expire, to keep late clients from training a stale model.
         messages, ttl = [], self._timeout + self._poll
         group = str(choice.round)
@@ -276,9 +279,9 @@ class PauseStrategy(Strategy):
             try:
                 answers[client] = _read(reply.content, arrays, stamped, needs_loss=needs_loss)
             except ConfigError as error:
-                LOG.warning("client %d counts as failed: %s", client, error)
+                LOG.warning("client %d failed: %s", client, error)
         for client in sorted(missing):
-            LOG.warning("client %d did not answer in %g s", client, self._timeout)
+            LOG.warning("client %d did not answer within %g s", client, self._timeout)
 
         seconds = {client: answer.seconds for client, answer in answers.items()}
         failed = dict.fromkeys(sorted(nodes.keys() - answers.keys() - spent), self._timeout)
@@ -326,10 +329,10 @@ class PauseStrategy(Strategy):
             time.sleep(min(self._poll, left))
         if not present:
             raise ConfigError(
-                f"no client is connected and numbered after {self._wait:g} s: start SuperNodes, "
-                "and put introduce(app) into their client app."
+                f"no numbered client is connected after {self._wait:g} s: must have at least one. "
+                "Start SuperNodes, and call introduce(app) in their client app."
             )
-        LOG.warning("%d clients are connected, fewer than %d", len(present), self._least)
+        LOG.warning("starting with %d clients, fewer than %d", len(present), self._least)
         return present
 
     def _answers(
@@ -370,7 +373,7 @@ class PauseStrategy(Strategy):
             client = client_of[grid.nodes[reply.metadata.reply_to_message_id]]
             if reply.has_error():
                 LOG.warning(
-                    "client %d does not answer (%s): put answer(app, %s=...) into its client app",
+                    "client %d did not answer (%s). Call answer(app, %s=...) in its client app",
                     client, reply.error.reason, question.wants,
                 )  # fmt: skip
                 continue
@@ -378,7 +381,7 @@ class PauseStrategy(Strategy):
             value = records[0].get(name) if records else None
             if float32(value).shape != shape or not np.isfinite(float32(value)).all():
                 LOG.warning(
-                    "client %d answers %s = %s: must be finite, of shape %s", client, name,
+                    "client %d answered %s = %s: must be finite with shape %s", client, name,
                     shown(value), shape,
                 )  # fmt: skip
                 continue
@@ -407,14 +410,14 @@ class PauseStrategy(Strategy):
             if number is None:
                 if self.selector.epsilon_unit != "none":
                     LOG.warning(
-                        "client %d did not say which release this was: its app may lack the mod "
-                        "PrivateRelease, and then nothing is private", client,
+                        "client %d did not report a release number. Without the mod "
+                        "PrivateRelease in its app, its updates are not private", client,
                     )  # fmt: skip
             elif number != counted or not np.isclose(spent, epsilons[client], rtol=1e-4):
                 LOG.warning(
-                    "client %d: its ledger has %d releases, the last of epsilon %g; here it had %d "
-                    "and %g. The ledger's number counts from now on", client, number, spent,
-                    counted, epsilons[client],
+                    "client %d: its ledger has %d releases (last epsilon %g), but the server "
+                    "counted %d (last epsilon %g). The server now uses the ledger's count", client,
+                    number, spent, counted, epsilons[client],
                 )  # fmt: skip
                 self.selector.counts[client] = int(number)
 
@@ -429,13 +432,13 @@ def _resumed(path: pathlib.Path, fresh: Selector) -> Selector:
     if old != new:
         different = [line for line in new if line not in old] or sorted(set(old) - set(new))
         raise ConfigError(
-            f"{path}: was created with another config ({'; '.join(different[:3])} is new). "
-            "Take the old one, or another state folder to start again from round 1."
+            f"{path}: was created with another config (changed: {'; '.join(different[:3])}). Use "
+            "the old config, or set another state folder to restart from round 1."
         )
     if saved.is_open:
         LOG.warning(
-            "round %d was open when the server stopped: its clients count as having released, and "
-            "nothing is learnt of them", saved.round,
+            "round %d was open when the server stopped. Its clients are charged for a release, and "
+            "the policy learns nothing about them", saved.round,
         )  # fmt: skip
         saved.tell({})
     return saved
@@ -460,7 +463,7 @@ def _read(
     _, record = only(content.array_records, "its reply", "ArrayRecord")
     _, metrics = only(content.metric_records, "its reply", "MetricRecord")
     if set(record) != set(sent):
-        raise ConfigError(f"its arrays are {shown(list(record))}: must be {list(sent)}, as sent.")
+        raise ConfigError(f"its arrays are {shown(list(record))}: must be {list(sent)}.")
     arrays = {}
     for name, array in sent.items():
         try:
@@ -470,8 +473,7 @@ def _read(
             raise ConfigError(f"its array {name!r} cannot be read ({short}).") from None
         if arrays[name].shape != tuple(array.shape):
             raise ConfigError(
-                f"its array {name!r} has the shape {arrays[name].shape}: must be "
-                f"{tuple(array.shape)}, as sent."
+                f"its array {name!r} has shape {arrays[name].shape}: must be {tuple(array.shape)}."
             )
         if not np.isfinite(arrays[name]).all():
             raise ConfigError(f"its array {name!r} is not finite.")
@@ -480,8 +482,8 @@ def _read(
         seconds = msgspec.convert(said, _MetricsWithLoss if needs_loss else _Metrics).seconds
     except msgspec.ValidationError as error:
         raise ConfigError(
-            f"its metrics are {shown(said)}: {error}. PrivateRelease reports {', '.join(OURS)}, "
-            "and what is named in clear, such as a loss, without noise."
+            f"its metrics are {shown(said)}: {error}. PrivateRelease adds {', '.join(OURS)}. To "
+            "send other metrics, such as a loss, without noise, list them in clear."
         ) from None
     return Answer(arrays, metrics, seconds)
 
