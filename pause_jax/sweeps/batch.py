@@ -136,7 +136,7 @@ class _ThreadWatch(Watch):
             point = self.checkpoint.restored(state, shapes)
         if point is None:
             return super().resumed(state, shapes)
-        LOG.info("Resuming a chunk after %d of its segments.", point.segments)
+        LOG.info("Resuming a chunk after segment %d.", point.segments)
         self.tick(point.segments)
         return point
 

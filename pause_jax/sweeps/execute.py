@@ -144,7 +144,7 @@ def planned(
     if executor is None:
         return plan, None
     if devices is not None:
-        raise ConfigError("devices: leave them out, the workers of an executor take their own.")
+        raise ConfigError("devices: must be None with an executor. Workers use their own devices.")
     workers = Workers(executor, configs, keys, arguments)
     return workers.planned(plan), workers
 
@@ -178,7 +178,7 @@ def execute(
                 rows[chunk] = chunk_rows
     except (KeyboardInterrupt, RuntimeError) as error:
         data, words = labelled(plan, rows)
-        advice = "Take a smaller memory_limit or max_batch." if "memory" in str(error) else ""
+        advice = "Set a smaller memory_limit or max_batch." if "memory" in str(error) else ""
         interrupt = isinstance(error, KeyboardInterrupt)
         why = (str(error) or "Ctrl-C") if interrupt else f"{type(error).__name__}: {error}"
         raise SweepInterrupted(f"stopped after {words} ({why}). {advice}", data) from error
@@ -211,7 +211,7 @@ def _run_by_workers(
     workers: Workers,
 ) -> Iterator[tuple[Chunk, Rows]]:
     """Run chunks on the workers, and save and yield each chunk when its rows arrive."""
-    update(description="on workers")
+    update(description="running on workers")
     for chunk, rows in workers.run(plan, missing):
         if store is not None:
             store.save(chunk, rows)

@@ -106,7 +106,7 @@ def run_task(
 
 def _failure(error: Exception) -> str:
     """Describe an error as text, because other processes may lack the class of the error."""
-    return f"the worker on {platform.node()}: {type(error).__name__}: {error}"
+    return f"the worker on {platform.node()} failed: {type(error).__name__}: {error}"
 
 
 def _difference(expected: Mapping[str, Any], made_by: Mapping[str, Any]) -> str:
@@ -115,8 +115,8 @@ def _difference(expected: Mapping[str, Any], made_by: Mapping[str, Any]) -> str:
     if not words:
         return ""
     return (
-        f"the worker on {platform.node()} is another: {'; '.join(words[:NAMED])}. Give all workers "
-        "the same code, versions and kind of processor."
+        f"the worker on {platform.node()} differs: {'; '.join(words[:NAMED])}. Use the same code, "
+        "versions and kind of processor on all workers."
     )
 
 

@@ -223,16 +223,16 @@ def _named(
     if isinstance(configs, SimConfig):
         configs = [configs]
     if not isinstance(configs, Mapping | Iterable):
-        raise ConfigError(f"configs = {shown(configs)}: must be a SimConfig or several.")
+        raise ConfigError(f"configs = {shown(configs)}: must be one or several SimConfigs.")
     if not isinstance(configs, Mapping):
         configs = list(configs)
         width = len(str(max(len(configs) - 1, 0)))
         configs = {f"{i:0{width}}": config for i, config in enumerate(configs)}
     if not configs:
-        raise ConfigError("configs is empty: give at least one SimConfig.")
+        raise ConfigError("configs is empty: pass at least one SimConfig.")
     for label in configs:
         if not isinstance(label, str) or not label.isprintable():
-            raise ConfigError(f"configs: the name {shown(label)} must be a printable text.")
+            raise ConfigError(f"configs: name {shown(label)} must be a printable string.")
     return dict(configs)
 
 

@@ -105,16 +105,16 @@ def custom_parts(config: SimConfig, quantities: Quantities) -> dict[str, Any]:
         if not is_ours(type(part)):
             parts[_name(type(part))] = type(part)
         for name, value, _, field in fields(part):
-            if not (is_node(field) or _says_all(value)):
+            if not (is_node(field) or _is_plain_data(value)):
                 parts[f"{path}.{name}" if path else name] = value
     parts |= {_name(q.value): q.value for q in quantities if not is_ours(q.value)}
     return dict(sorted(parts.items()))
 
 
-def _says_all(value: Any) -> bool:
+def _is_plain_data(value: Any) -> bool:
     """Return whether a value is plain data rather than an object with code."""
     if isinstance(value, tuple):
-        return all(map(_says_all, value))
+        return all(map(_is_plain_data, value))
     return value is None or isinstance(value, bool | int | float | str | np.ndarray | jax.Array)
 
 
@@ -161,11 +161,11 @@ def different(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
         if json.dumps(was) == json.dumps(now):  # as text, NaN equals NaN
             continue
         if name not in before or name not in after:
-            words.append(f"{name} {'is there no more' if name in before else 'was not there'}")
+            words.append(f"{name} was {'removed' if name in before else 'added'}")
         elif name.startswith(("code", "the quantity")):
-            words.append(f"{name} has changed since")
+            words.append(f"{name} has changed")
         elif name.startswith(("data of", "the other keys")):
-            words.append(f"{name} are others")
+            words.append(f"{name} have changed")
         else:
-            words.append(f"{name} was {was}, is {now}")
+            words.append(f"{name} = {now} (was {was})")
     return words

@@ -83,14 +83,14 @@ class Store:
                             file.write(text.encode())
         except OSError as error:
             raise ConfigError(
-                f"{folder}: cannot keep a sweep ({error.strerror}). Choose another folder."
+                f"{folder}: cannot store a sweep ({error.strerror}). Choose another folder."
             ) from None
         differences, plan = compare_store(folder, plan)
         if differences:
             more = f", and {len(differences) - NAMED} more" if len(differences) > NAMED else ""
             raise ConfigError(
-                f"{folder}: holds another sweep: {'; '.join(differences[:NAMED])}{more}. "
-                "Choose another folder, or run the sweep that it holds."
+                f"{folder}: contains a different sweep: {'; '.join(differences[:NAMED])}{more}. "
+                "Choose another folder, or run the stored sweep."
             )
         return cls(folder, plan)
 
@@ -120,7 +120,7 @@ class Store:
         read = {chunk: self.rows(chunk) for chunk in chunks}
         finished = {chunk: rows for chunk, rows in read.items() if rows is not None}
         if finished:
-            message = "%s: resuming; %d of %d chunks are finished."
+            message = "Resuming %s: %d of %d chunks finished."
             LOG.info(message, self.folder, len(finished), len(chunks))
         return finished
 
@@ -132,7 +132,7 @@ class Store:
         try:
             arrays = load_arrays(path.read_bytes())
             if arrays.pop("made_by") != self._fingerprint:
-                raise ValueError("a chunk of another sweep")
+                raise ValueError("chunk of another sweep")
             return Rows(
                 epsilon_unit=str(arrays.pop("epsilon_unit")),
                 num_parameters=int(arrays.pop("num_parameters")),
@@ -140,7 +140,7 @@ class Store:
                 values={name.removeprefix("value "): array for name, array in arrays.items()},
             )
         except (OSError, LookupError, ValueError) as error:
-            LOG.warning("%s: is damaged (%s) and runs again.", path, error)
+            LOG.warning("%s: is damaged (%s). Running the chunk again.", path, error)
             return None
 
     def save(self, chunk: Chunk, rows: Rows) -> None:
@@ -167,8 +167,7 @@ class Store:
             if not self.failed:
                 self.failed = error.strerror or str(error)
                 LOG.warning(
-                    "%s: cannot be written (%s). The sweep continues, but nothing more of it is "
-                    "kept until it ends.",
+                    "%s: cannot be written (%s). The sweep continues without storing further runs.",
                     self.folder,
                     self.failed,
                 )
@@ -206,7 +205,7 @@ class Checkpoint:
             like, structure = jax.tree.flatten((state, shapes(segments)))
             leaves = [_placed(saved[f"{i:04}"], leaf) for i, leaf in enumerate(like)]
         except (OSError, LookupError, ValueError) as error:
-            LOG.warning("%s: is damaged (%s) and is not used.", self._path, error)
+            LOG.warning("%s: is damaged (%s). Ignoring the checkpoint.", self._path, error)
             self._path.unlink(missing_ok=True)
             return None
         return Point(segments, *jax.tree.unflatten(structure, leaves))
@@ -260,14 +259,14 @@ def compare_store(folder: pathlib.Path, plan: SweepPlan) -> tuple[list[str], Swe
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{folder}: holds no kept sweep ({error.strerror}).") from None
+        raise ConfigError(f"{folder}: contains no stored sweep ({error.strerror}).") from None
     advice = "Remove the folder, or choose another one."
     described = decoded(path, content, _Description, advice)
     if differences := different(described.made_by, plan.made_by):
         return differences, plan
     whole = {"made_by": described.made_by, "chunkings": described.chunkings}
     if described.digest != fingerprint(whole):
-        raise ConfigError(f"{path}: is damaged (chunkings are not what was saved). {advice}")
+        raise ConfigError(f"{path}: is damaged (chunkings do not match the digest). {advice}")
     # Chunks depend on the number of cores, and rounding depends on the chunks.
     chunkings = [
         chunking._replace(batch=batch, segments=segments)
@@ -283,7 +282,7 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
             stack.enter_context(filelock.FileLock(folder / "lock", blocking=False))
         except filelock.Timeout:
             raise ConfigError(
-                f"{folder}: another process runs this sweep. Wait for it, or stop it."
+                f"{folder}: another process is running this sweep. Wait for it, or stop it."
             ) from None
         except (NotImplementedError, OSError) as error:
             LOG.warning("%s: cannot be locked (%s). Continuing without the lock.", folder, error)

@@ -38,9 +38,7 @@ def waiting():
     [(2, False, 15), (1, True, 25)],
     ids=["between chunks", "the middle of a chunk"],
 )
-def test_a_death_before_any_change_of_the_folder_loses_nothing(
-    chunks, saves, least, tmp_path, monkeypatch
-):
+def test_crash_before_any_file_change_loses_nothing(chunks, saves, least, tmp_path, monkeypatch):
     if saves:
         monkeypatch.setattr(store, "SAVE_EVERY", 0.0)
         monkeypatch.setattr(store, "SHARE", float("inf"))  # however long saving takes

@@ -1,4 +1,4 @@
-"""Eight devices give what one device gives."""
+"""Sweeps on eight devices."""
 
 import os
 import pathlib
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def test_eight_devices_give_what_one_gives():
+def test_eight_devices_match_one_device():
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
     ran = subprocess.run(
         [sys.executable, str(ROOT / "tests" / "support" / "devices.py")],

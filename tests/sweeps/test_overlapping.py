@@ -1,4 +1,4 @@
-"""Sweeps in which rounds overlap: beside rounds, by row, and as a table of answers."""
+"""Sweeps with overlapping rounds: rows, clock fields, ledger and table of answers."""
 
 import csv
 
@@ -40,7 +40,7 @@ def result():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_row_is_what_simulate_gives(result, name):
+def test_row_matches_simulate(result, name):
     alone = simulate(CONFIGS[name], KEYS[1], record=RECORDED)
     row = result.sel(config=name, seed=1)
     slots = CONFIGS[name].num_slots
@@ -56,7 +56,7 @@ def test_a_row_is_what_simulate_gives(result, name):
 
 
 @pytest.mark.slow
-def test_the_clock_of_a_run_and_the_clock_of_its_config_have_two_names(result):
+def test_recorded_clock_and_config_clock_have_different_names(result):
     assert result["clock"].dims == ("config", "seed", "round")
     assert result["clock.name"].values.tolist() == ["synchronous", *["asynchronous"] * 3]
     assert np.all(result.staleness.sel(config="rounds").max("slot") <= 0)
@@ -68,7 +68,7 @@ def test_the_clock_of_a_run_and_the_clock_of_its_config_have_two_names(result):
 
 
 @pytest.mark.slow
-def test_answers_are_a_table(result, tmp_path):
+def test_answers_are_written_as_a_table(result, tmp_path):
     with events.write_answers(result, tmp_path).open() as file:
         lines = list(csv.DictReader(file))
     assert len(lines) == int((result.clients >= 0).sum())
@@ -95,7 +95,7 @@ def without_learning():
     return sweep(BOTH_KINDS, KEYS, max_batch=1, record=OF_LEDGER, progress=False)
 
 
-def test_numbers_of_a_clock_can_be_tuned_and_each_of_its_sizes_compiles():
+def test_clock_numbers_share_a_program_and_clock_sizes_do_not():
     config = ALONE.replace(clock=CLOCK.replace(pace=2.0))
     axes = dict(
         tuning.axis_of(f"clock.{path}", config)
@@ -113,7 +113,7 @@ def test_numbers_of_a_clock_can_be_tuned_and_each_of_its_sizes_compiles():
     assert found.best.clock.pace > 2.0
 
 
-def test_its_sizes_are_a_grid():
+def test_clock_sizes_can_form_a_grid():
     configs = settings.grid(ALONE, ["clock.concurrency=3,5", "clock.buffer=1,4"])
     assert len(configs) == 4
     record = ("clients", "clock", "useful")
@@ -130,7 +130,7 @@ def test_its_sizes_are_a_grid():
     assert len(np.unique(grid.clock.isel(round=-1))) == 4
 
 
-def test_the_ledger_charges_starts(without_learning):
+def test_ledger_charges_starts(without_learning):
     run = without_learning
     books = ledger_table.ledgers(run)
     answered = [int((run.clients.sel(config="steps", seed=s) >= 0).sum()) for s in (0, 1)]
@@ -144,14 +144,14 @@ def test_the_ledger_charges_starts(without_learning):
 
 
 @pytest.mark.parametrize("name", ["e3cs", "hics_fl"])
-def test_a_policy_that_needs_rounds_is_refused(name):
+def test_policy_that_needs_rounds_is_rejected(name):
     """E3CS would divide by the probability of a client that was absent at its last decision."""
     with pytest.raises(ConfigError, match=rf"policy = '{name}': .* has no rounds"):
         simulate(ALONE.replace(policy=named(name), learning=None), KEYS[0])
 
 
-def test_a_selector_refuses_a_clock_that_overlaps():
-    with pytest.raises(ConfigError, match=r"a Selector chooses round by round\. Set clock"):
+def test_selector_rejects_overlapping_rounds():
+    with pytest.raises(ConfigError, match=r"a Selector needs rounds that do not overlap\. Set"):
         Selector(ALONE, KEYS[0])
     quick = BASE.replace(learning=None, latency=Traces.of([[0.1]] * BASE.num_clients))
     assert Selector(quick, KEYS[0]).round == 0

@@ -56,7 +56,7 @@ def undisturbed(keys):
     return whole, 0.6 * (time.perf_counter() - start)
 
 
-def test_a_killed_sweep_goes_on_with_the_same_bits(undisturbed, keys, cache, tmp_path):
+def test_killed_sweep_resumes_with_the_same_bits(undisturbed, keys, cache, tmp_path):
     whole, seconds = undisturbed
     run_killed(tmp_path, cache, random.Random(0).uniform(0.05, 0.95) * seconds)
     same_bits(sweep(CONFIGS, keys, store=tmp_path, **SETTINGS), whole)
@@ -100,7 +100,7 @@ LONG = (*RUN, "--rounds", "4000", "--seeds", "8")
 SHORT = (*RUN, "--rounds", "20", "--seeds", "1")
 
 
-def test_a_signal_loses_nothing_and_resume_goes_on(cache, here, tmp_path):
+def test_signal_loses_nothing_and_resume_continues(cache, here, tmp_path):
     """And a start in the meantime takes a folder of its own."""
     first, second = (tmp_path / "results" / f"compare-digits_small{end}" for end in ("", "-2"))
     process = program(tmp_path, cache, *LONG)
@@ -117,7 +117,7 @@ def test_a_signal_loses_nothing_and_resume_goes_on(cache, here, tmp_path):
     assert "--resume to continue" in " ".join(error.split())
     printed, error, code = here(*LONG, "--resume")
     assert code == 0
-    assert re.search(r"of \d chunks are finished", error)
+    assert re.search(r"of \d chunks finished", error)
     assert "Written to results/compare-digits_small/" in printed
     assert not (first / "unfinished").exists()
     whole = xr.load_dataset(first / "data.nc")
@@ -132,7 +132,7 @@ def test_a_signal_loses_nothing_and_resume_goes_on(cache, here, tmp_path):
 @pytest.mark.parametrize(
     ("number", "moment"), [(signal.SIGHUP, "made_by.json"), (signal.SIGTERM, "chunk-*")]
 )
-def test_a_stopped_command_reports_progress_in_one_line(cache, tmp_path, number, moment):
+def test_stopped_command_reports_progress_in_one_line(cache, tmp_path, number, moment):
     """Before the first run ends, and between two runs. A background job ignores SIGINT."""
     slow = (*RUN, "--rounds", "40000", "--seeds", "8", "--max-batch", "1", "--name", "mine")
     process = program(tmp_path, cache, *slow)
@@ -149,7 +149,7 @@ def test_a_stopped_command_reports_progress_in_one_line(cache, tmp_path, number,
     assert "Traceback" not in error
 
 
-def test_starts_at_the_same_moment_have_folders_of_their_own(monkeypatch, tmp_path):
+def test_simultaneous_starts_use_separate_folders(monkeypatch, tmp_path):
     make = pathlib.Path.mkdir
 
     def just_after_another(path, *arguments, **options):
@@ -177,7 +177,7 @@ def on_a_small_disk(here, kib):
     return said, xr.load_dataset("elsewhere/mine/data.nc")
 
 
-def test_on_a_full_disk_the_table_is_printed_and_one_line_says_why(here):
+def test_full_disk_prints_the_table_and_one_warning(here):
     (printed, error, code), whole = on_a_small_disk(here, kib=60)
     assert code == 1
     assert "fairness" in printed
@@ -195,13 +195,13 @@ def test_on_a_full_disk_the_table_is_printed_and_one_line_says_why(here):
     xr.testing.assert_equal(found, whole)
 
 
-def test_where_not_even_runs_can_be_stored_the_way_on_is_named(here):
+def test_error_names_resume_if_runs_cannot_be_stored(here):
     (_, error, code), _ = on_a_small_disk(here, kib=20)
     assert code == 1
     assert "use --resume to repeat unsaved runs" in error
 
 
-def test_force_leaves_nothing_of_the_result_before(here, tmp_path):
+def test_force_removes_the_previous_result(here, tmp_path):
     assert here(*SHORT, "--name", "mine")[2] == 0
     mine = tmp_path / "results" / "mine"
     (mine / "notes.txt").write_text("of the user")
@@ -233,7 +233,7 @@ def hear(looked):
 
 
 @pytest.mark.parametrize("looked", [True, False])
-def test_a_signal_counts_wherever_it_comes_and_what_is_ignored_stays_so(capsys, looked):
+def test_signals_are_always_handled_unless_ignored(capsys, looked):
     heard = {number: signal.getsignal(number) for number in output.SIGNALS}
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nohup
     try:
@@ -249,6 +249,6 @@ def test_a_signal_counts_wherever_it_comes_and_what_is_ignored_stays_so(capsys, 
     check_stop()
 
 
-def test_the_status_says_what_stopped_a_program():
+def test_exit_status_identifies_the_signal():
     assert output.status_of(KeyboardInterrupt()) == 130
     assert output.status_of(RuntimeError()) == 1

@@ -1,4 +1,4 @@
-"""Rows of sweeps are the single runs: 300 rounds with training side by side, and ties."""
+"""Rows of sweeps equal single runs: 300 rounds of batched training, and ties."""
 
 import jax
 import numpy as np
@@ -52,7 +52,7 @@ ARRIVAL = {"deadline": 0.4, "wait_for": 2, "dropout": 0.2, "stale_updates": "nex
 
 
 @pytest.mark.parametrize("rules", [{}, ARRIVAL])
-def test_300_rounds_of_training_side_by_side_are_those_of_single_runs(side_by_side, rules):
+def test_300_batched_rounds_match_single_runs(side_by_side, rules):
     """What Oort chooses depends on the losses of all rounds before."""
     base = LONG.replace(**rules)
     configs = {"slow": base, "fast": base.override({"learning.learning_rate": 0.05})}

@@ -1,4 +1,4 @@
-"""Sweeps: rows equal single runs, one compilation a structure, labels, chunks, interrupts."""
+"""Sweeps: equality with single runs, compilations, labels, chunks and interrupts."""
 
 import itertools
 import time
@@ -71,14 +71,14 @@ def assert_row_is_single_run(row, config, key):
         np.testing.assert_allclose(row[name], getattr(single, name), rtol=0.02, atol=0.02)
 
 
-def test_a_row_is_the_single_run(learned, keys):
+def test_row_equals_the_single_run(learned, keys):
     configs, data = learned
     for name, config in configs.items():
         row = data.sel(config=name, seed=1)
         assert_row_is_single_run(row, config, keys[1])
 
 
-def test_chunks_change_nothing(keys, monkeypatch):
+def test_chunk_size_does_not_change_results(keys, monkeypatch):
     # In several threads so few runs would all be played one by one.
     monkeypatch.setattr(plan, "threads_of", lambda mesh: 1)
     configs = [bandit().override({"reward.gamma": g}) for g in (0.0, 5.0, 50.0)]
@@ -91,7 +91,7 @@ def test_chunks_change_nothing(keys, monkeypatch):
         xr.testing.assert_allclose(found, whole, rtol=1e-6, atol=1e-5)
 
 
-def test_the_number_of_threads_changes_nothing(keys, monkeypatch):
+def test_number_of_threads_does_not_change_results(keys, monkeypatch):
     configs = [bandit().override({"reward.gamma": g}) for g in (0.0, 5.0)]
     results = []
     for threads in (1, 2, 3):
@@ -119,7 +119,7 @@ def play(config, keys, tick):
     return batch.run_chunks(planned, planned.chunks, tick)
 
 
-def test_threads_stop_when_their_results_are_closed(keys):
+def test_threads_stop_when_the_iterator_is_closed(keys):
     many = jax.random.split(keys[0], 200)
     ticks = []
 
@@ -135,7 +135,7 @@ def test_threads_stop_when_their_results_are_closed(keys):
     assert len(ticks) == stopped, "a thread kept running"
 
 
-def test_a_failure_in_a_thread_ends_the_sweep(keys):
+def test_failure_in_a_thread_ends_the_sweep(keys):
     ticks = itertools.count()
 
     def tick(segments):
@@ -147,7 +147,7 @@ def test_a_failure_in_a_thread_ends_the_sweep(keys):
         list(parts)
 
 
-def test_one_compilation_for_each_static_structure(keys, two_cores):
+def test_each_static_structure_compiles_once(keys, two_cores):
     """Neither one more seed, nor other values or more, nor another number of rounds or of
     evaluations compiles anything.
     """
@@ -170,14 +170,14 @@ def test_one_compilation_for_each_static_structure(keys, two_cores):
     assert 0 < compilations.programs <= 3
 
 
-def test_a_call_has_no_room_for_rounds_that_are_not_played_where_a_round_is_large():
+def test_large_rounds_are_not_padded():
     small, large = bandit("all"), bandit("all", num_clients=100_000)
     assert program_spec(small, None, SETUP[0]).room == ROOMS[0] > small.num_rounds
     assert program_spec(large, None, SETUP[0]) == (large.num_rounds, True, "small")
     assert program_spec(large, None, SETUP[0], longest=3) == (3, True, "small")
 
 
-def test_chunks_keep_to_the_memory_limit():
+def test_chunks_respect_the_memory_limit():
     config, data = prepare(bandit())
     tiny = chunking_for(config, data, 3, 1, 1, memory_limit=1e-9, max_batch=None)
     assert (tiny.batch, len(tiny.firsts)) == (1, 3)
@@ -195,7 +195,7 @@ def test_chunks_keep_to_the_memory_limit():
     assert sizes[0] / 8 <= sizes[2] <= sizes[0] / 4
 
 
-def test_a_thread_keeps_to_the_cache_of_a_core():
+def test_thread_width_fits_in_the_cache_of_a_core():
     small = prepare(presets.digits_small())
     wide = prepare(presets.digits_small().override({"learning.model.hidden": (1000, 1000)}))
     plans = [
@@ -210,7 +210,7 @@ def test_a_thread_keeps_to_the_cache_of_a_core():
     st.integers(1, 300), st.integers(1, 16), st.integers(1, 5),
     st.one_of(st.none(), st.integers(1, 100)), st.integers(1, 100),
 )  # fmt: skip
-def test_a_plan_plays_every_run(num_runs, num_devices, threads, max_batch, rounds):
+def test_plan_covers_every_run(num_runs, num_devices, threads, max_batch, rounds):
     config, data = prepare(bandit().replace(num_rounds=rounds))
     chunking = chunking_for(config, data, num_runs, num_devices, threads, 1e-4, max_batch)
     assert chunking.batch % num_devices == 0
@@ -221,7 +221,7 @@ def test_a_plan_plays_every_run(num_runs, num_devices, threads, max_batch, round
         assert chunking.threads * chunking.batch < max_batch + chunking.threads * num_devices
 
 
-def test_labels_and_gaps(keys):
+def test_dataset_has_labels_and_fill_values(keys):
     configs = {
         "fastest": bandit("fastest"),
         "all": bandit("all").replace(num_rounds=10),
@@ -245,7 +245,7 @@ def test_labels_and_gaps(keys):
         assert text == config_file.dumps(config)
 
 
-def test_a_swept_number_is_a_coordinate(learned):
+def test_swept_field_is_a_coordinate(learned):
     _, data = learned
     assert data["reward.gamma"].values.tolist() == [5.0, 0.0]
     assert data.eval_round.values.tolist() == [8, 16, 20]
@@ -254,7 +254,7 @@ def test_a_swept_number_is_a_coordinate(learned):
 
 
 @pytest.mark.parametrize("suffix", ["nc", "zarr"])
-def test_a_result_survives_a_file(learned, tmp_path, suffix):
+def test_result_survives_a_round_trip_to_file(learned, tmp_path, suffix):
     _, data = learned
     path = tmp_path / f"data.{suffix}"
     if suffix == "nc":
@@ -268,7 +268,7 @@ def test_a_result_survives_a_file(learned, tmp_path, suffix):
     assert back.config_toml.values.tolist() == data.config_toml.values.tolist()
 
 
-def test_all_configs_are_checked_before_any_runs(keys, monkeypatch):
+def test_all_configs_are_validated_before_any_run(keys, monkeypatch):
     monkeypatch.setattr(execute, "run_chunks", lambda *_: pytest.fail("a run was started"))
     bad = bandit().override({"privacy.budget.total_epsilon": 0.0})
     with pytest.raises(ConfigError, match="total_epsilon"):
@@ -284,7 +284,7 @@ def test_all_configs_are_checked_before_any_runs(keys, monkeypatch):
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, RuntimeError("out of memory")])
-def test_an_interrupt_keeps_what_is_finished(keys, monkeypatch, failure):
+def test_interrupt_keeps_finished_configs(keys, monkeypatch, failure):
     fail_in_chunk(monkeypatch, 4, failure)
     configs = {"first": bandit(), "second": bandit().override({"reward.gamma": 1.0})}
     with pytest.raises(SweepInterrupted, match="4 of 6 runs, 1 of 2 configs") as stopped:
@@ -294,7 +294,7 @@ def test_an_interrupt_keeps_what_is_finished(keys, monkeypatch, failure):
     assert stopped.value.finished.clock.notnull().all()
 
 
-# One program serves the three of them, and the run one by one of test_chunks_change_nothing.
+# All three tests, and test_chunk_size_does_not_change_results, use one program.
 ONE_BY_ONE = {"max_batch": 1, "record": RECORDED, "progress": False}
 
 
@@ -312,7 +312,7 @@ def fail_in_chunk(monkeypatch, number, failure):
     monkeypatch.setattr(execute, "run_chunks", fail)
 
 
-def test_an_interrupt_of_the_first_config_keeps_its_finished_seeds(keys, monkeypatch):
+def test_interrupt_in_the_first_config_keeps_finished_seeds(keys, monkeypatch):
     whole = sweep({"only": bandit()}, keys, **ONE_BY_ONE)
     fail_in_chunk(monkeypatch, 2, KeyboardInterrupt)
     with pytest.raises(SweepInterrupted, match="2 of 3 runs, 0 of 1 configs") as stopped:
@@ -321,14 +321,14 @@ def test_an_interrupt_of_the_first_config_keeps_its_finished_seeds(keys, monkeyp
     xr.testing.assert_identical(stopped.value.finished, part)
 
 
-def test_an_interrupt_before_anything_is_finished_keeps_nothing(keys, monkeypatch):
+def test_interrupt_before_the_first_run_keeps_nothing(keys, monkeypatch):
     fail_in_chunk(monkeypatch, 0, KeyboardInterrupt)
     with pytest.raises(SweepInterrupted, match="0 of 3 runs") as stopped:
         sweep(bandit(), keys, **ONE_BY_ONE)
     assert stopped.value.finished is None
 
 
-def test_policies_of_one_cohort_size_share_a_program(keys, two_cores):
+def test_policies_with_equal_cohort_size_share_a_program(keys, two_cores):
     """Each with its own numbers, and with the bits of any sweep that it is alone in."""
     configs = {name: bandit(name, num_clients=11) for name in ("random", "oort", "all")} | {
         f"{name} {weight}": bandit(name, num_clients=11).override(
@@ -363,7 +363,7 @@ def test_policies_of_one_cohort_size_share_a_program(keys, two_cores):
 
 
 @pytest.mark.parametrize("name", policies.NAMED)
-def test_policies_that_need_a_program_of_their_own_say_so(name):
+def test_policies_that_need_a_separate_program_are_marked(name):
     own, asks = policies.NAMED[name], []
     m = own.cohort_size(6, 3)
 
