@@ -104,7 +104,7 @@ def is_ours(name: str) -> bool:
     return name.partition(".")[0] == PACKAGE.name
 
 
-def told(node: Any) -> str:
+def full_name(node: Any) -> str:
     """Return the full name of a reference, or an empty text if Python cannot resolve it there."""
     target = node["reftarget"]
     for name in names(target, node.get("py:module"), node.get("py:class")):
@@ -123,7 +123,7 @@ def spell_out(app: Any, doctree: Any) -> None:
     """Replace the references of a page by full names, which leave Sphinx nothing to guess."""
     for node in doctree.findall(addnodes.pending_xref):
         if node.get("refdomain") == "py" and node["reftarget"].replace(".", "_").isidentifier():
-            node["reftarget"] = told(node) or node["reftarget"]
+            node["reftarget"] = full_name(node) or node["reftarget"]
             node["refspecific"] = False
 
 

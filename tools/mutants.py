@@ -96,8 +96,8 @@ def mutated(fault: Fault, root: Path = ROOT) -> tuple[Path, str]:
     counts = [ast.unparse(node).count(fault.right) for _, node in found]
     if counts != [1]:
         raise LostPlaceError(
-            f"{fault.name}: {fault.place} is in {len(places)} places, "
-            f"of which {counts} times with {fault.right!r}: must be once."
+            f"{fault.name}: {fault.right!r} must occur once in {fault.place}, but occurs {counts} "
+            f"times in {len(places)} places."
         )
     file, node = found[0]
     lines = file.read_text("utf-8").split("\n")
@@ -171,7 +171,7 @@ def planted(copy: Path, fault: Fault) -> tuple[str, str]:
     """Run the tests of a fault in a copy with the fault; return the verdict and the reason."""
     path, wrong = mutated(fault, copy)
     if problem := without_fault(copy, fault.tests):
-        return "SURVIVED", f"its tests do not pass without it: {problem}"
+        return "SURVIVED", f"its tests fail without the fault: {problem}"
     right = path.read_text("utf-8")
     path.write_text(wrong, "utf-8")
     try:
@@ -180,7 +180,7 @@ def planted(copy: Path, fault: Fault) -> tuple[str, str]:
         path.write_text(right, "utf-8")
     if status == 1:
         return "caught", error
-    return "SURVIVED", f"status {status} of pytest" if status else ""
+    return "SURVIVED", f"pytest exited with status {status}" if status else ""
 
 
 @functools.cache

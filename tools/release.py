@@ -121,7 +121,7 @@ def try_out(file: Path, python: str | Path, wanted: tuple[str, ...] = ()) -> dic
         if not said == also == f"pause_jax {found['version']}, JAX {found['packages']['jax']}\n":
             raise RuntimeError(f"{file.name}: --version says {said!r} and {also!r}")
         if f"-{found['version']}" not in file.name:
-            raise RuntimeError(f"{file.name} holds version {found['version']}")
+            raise RuntimeError(f"{file.name} contains version {found['version']}")
         return dict(found)
 
 
@@ -160,8 +160,8 @@ HEAD = """# Compatibility
 Each row is a wheel of this version in an empty environment. It ran `pause-jax --version`, 200
 rounds of the bandit, and 20 rounds of `digits_small` with the default network and with a Flax
 `nnx` module. `make release-check` runs them and writes this page. **newest** is what `pip
-install` takes; **oldest** are the least versions that `pyproject.toml` allows (the first with
-wheels, where a Python is newer).
+install` chooses. **oldest** has the minimum versions in `pyproject.toml`, or the first versions
+with wheels for a newer Python.
 
 """
 
@@ -199,11 +199,12 @@ def page(tasks: list[tuple[str, Path, str]], found: list[dict[str, Any]]) -> str
         lines.append(f"| {python} | {kind} | {cells} | {works} | {accuracy} |")
     good = [each for each in found if "error" not in each]
     choices = [[each[name] for name in ("clients", "thompson", "digits")] for each in good]
-    alike = "the same clients in" if all(each == choices[0] for each in choices) else "not alike in"
+    same = all(each == choices[0] for each in choices)
+    alike = "the same clients in all" if same else "different clients in some"
     return (
         HEAD + "\n".join(lines) + "\n\n"
-        "accuracy: %, after 20 rounds of the network and of the module. For one key `pause` and\n"
-        f"`pause_thompson` chose {alike} all of these environments.\n\n"
+        "accuracy: %, after 20 rounds of the network and of the module. With one key, `pause` and\n"
+        f"`pause_thompson` chose {alike} of these environments.\n\n"
         f"{platform.system()}, {platform.machine()}, CPU.\n"
     )
 
@@ -223,7 +224,7 @@ def play_notebooks(wheel: Path) -> None:
             (folder / path.name).write_text(text, "utf-8")
             run(python, "-c", PLAYER, path.name, cwd=folder)
             run(python, "-m", "pip", "uninstall", "--quiet", "--yes", "pause_jax", cwd=folder)
-            print(f"{path.name}: plays where only the wheel lies beside it", flush=True)
+            print(f"{path.name}: runs with only the wheel", flush=True)
 
 
 def main() -> None:

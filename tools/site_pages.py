@@ -120,7 +120,7 @@ def check_promises(app: Any, env: Any) -> None:
     documented = env.get_domain("py").objects
     for name, where in promised().items():
         if where not in documented:
-            logging.getLogger(__name__).warning("%s is not documented, as %s", name, where)
+            logging.getLogger(__name__).warning("%s, defined as %s, is not documented", name, where)
 
 
 def fetched(html: str) -> list[str]:

@@ -23,15 +23,15 @@ def main(moments: int) -> None:
     shutil.rmtree(folder / "whole")
     seconds = run_killed(folder / "whole", settings)
     whole = xr.load_dataset(folder / "whole.nc")
-    reached = {"nothing was kept": 0, "chunks": 0, "the middle of a chunk": 0}
+    reached = {"no files": 0, "chunks": 0, "checkpoints": 0}
     for number in range(moments):
         kept = folder / str(number)
         run_killed(kept, settings, chance.uniform(0.02, 0.98) * seconds)
         chunks = list(kept.glob("chunk-*.npz"))
         middles = list(kept.glob("checkpoint-*.npz"))
         reached["chunks"] += bool(chunks)
-        reached["the middle of a chunk"] += bool(middles)
-        reached["nothing was kept"] += not chunks and not middles
+        reached["checkpoints"] += bool(middles)
+        reached["no files"] += not chunks and not middles
         run_killed(kept, settings)
         same_bits(xr.load_dataset(folder / f"{number}.nc"), whole)
         shutil.rmtree(kept)
