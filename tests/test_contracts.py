@@ -60,7 +60,7 @@ def test_every_mechanism_keeps_its_contract(mechanism):
     ],
     ids=["unequal clients, moments", "regression"],
 )  # fmt: skip
-def test_every_way_to_learn_keeps_its_contract(learning):
+def test_every_learner_keeps_its_contract(learning):
     check_learner(learning)
 
 
@@ -161,12 +161,12 @@ DICE = itertools.count()
         (Norms(), r"in training, round \d+: .*distinct"),
     ],
 )
-def test_a_faulty_policy_is_found(policy, words):
+def test_faulty_policy_is_detected(policy, words):
     with pytest.raises(AssertionError, match=words):
         check_policy(policy)
 
 
-def test_a_policy_that_freezes_a_traced_number_is_found():
+def test_policy_that_freezes_traced_number_is_detected():
     with pytest.raises(jax.errors.ConcretizationTypeError):
         check_policy(Frozen())
 
@@ -200,7 +200,7 @@ class Growing(Uniform):
         (L1Laplace(budget=Growing()), "must be the sum of the first n epsilons"),
     ],
 )
-def test_a_faulty_mechanism_is_found(mechanism, words):
+def test_faulty_mechanism_is_detected(mechanism, words):
     with pytest.raises(AssertionError, match=words):
         check_mechanism(mechanism)
 
@@ -256,7 +256,7 @@ except AssertionError as error:
 """
 
 
-def test_a_check_raises_where_python_skips_assertions():
+def test_checks_raise_with_assertions_disabled():
     command = [sys.executable, "-O", "-c", WITHOUT_ASSERTIONS]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.endswith("clients must be distinct\n")
@@ -267,7 +267,7 @@ class NoLearner(Learning):
         return None
 
 
-def test_a_part_that_is_none_says_so():
+def test_build_must_return_declared_type():
     with pytest.raises(
         TypeError, match=r"NoPolicy.build returned function, but must return Policy"
     ):
@@ -276,7 +276,7 @@ def test_a_part_that_is_none_says_so():
         check_learner(NoLearner(data=TINY))
 
 
-def test_a_learner_with_metrics_of_its_own_alone_passes_and_is_recorded():
+def test_learner_with_only_custom_metrics_passes_and_is_recorded():
     @quantity("eval_round")
     def size_of_model(r):
         """Largest weight."""
@@ -351,12 +351,12 @@ def more_metrics(learner: Learner) -> Learner:
         (more_metrics, "Learner.metrics is"),
     ],
 )
-def test_a_faulty_learner_is_found(change, words):
+def test_faulty_learner_is_detected(change, words):
     with pytest.raises(AssertionError, match=words):
         check_learner(learning_with(change))
 
 
-def test_a_policy_of_ones_own_without_a_name_passes_too():
+def test_custom_policy_without_name_passes():
     class Mine(Random):
         """Random, by another class."""
 

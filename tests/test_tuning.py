@@ -58,7 +58,7 @@ def tune(*arguments, **options):
     return tuning.tune(*arguments, progress=False, **options)
 
 
-def test_a_target_that_was_never_reached_has_no_seconds():
+def test_unreached_target_has_no_seconds():
     aim = tuning.objective_of("seconds to 80 %")
     accuracy = np.asarray(
         [[0.1, 0.85, 0.9], [0.1, 0.5, 0.8], [0.1, 0.5, 0.79], [0.1, 0.2, 0.3], [NAN] * 3]
@@ -181,7 +181,7 @@ def test_a_search_among_configs_that_diverge_chooses_a_finite_one(sampler, bad, 
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_where_nothing_has_a_score_the_nearest_is_found(sampler, monkeypatch):
+def test_search_without_scores_finds_nearest_config(sampler, monkeypatch):
     def near(rate):
         return NAN if rate > 1e5 else 0.9 - 0.1 * abs(np.log10(rate) - 4)
 
@@ -300,7 +300,7 @@ def said(monkeypatch, caplog):
     return caplog
 
 
-def test_a_search_over_the_cohorts_size_scores_as_simulate_does(said):
+def test_cohort_size_search_scores_equal_simulate(said):
     config = BASE.replace(learning=None, num_clients=4, num_rounds=6)
     axes = axes_of(["num_selected=1..3"], config)
     options = {"budget": 8, "seeds": 2, "sampler": "RandomSampler"}
@@ -370,14 +370,14 @@ def test_an_unknown_objective_is_refused(text):
         tuning.objective_of(text)
 
 
-def test_another_sampler_is_one_of_optunas(monkeypatch):
+def test_sampler_must_be_an_optuna_class(monkeypatch):
     played = Played(lambda rate, *_: rate)
     assert rate_of(searched(monkeypatch, played, "TPESampler")) > 1e5
     with pytest.raises(ConfigError, match="--sampler grid"):
         searched(monkeypatch, played, "grid")
 
 
-def test_without_optuna_it_says_what_to_do(monkeypatch):
+def test_missing_optuna_prints_install_hint(monkeypatch):
     monkeypatch.delitem(sys.modules, "pause_jax.tuning")
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ConfigError, match=r"pause_jax\[tune\]"):
@@ -435,7 +435,7 @@ def test_a_stopped_search_resumes_with_the_same_figures(monkeypatch, tmp_path, c
     assert any(float(row["learning.learning_rate"]) == pytest.approx(best) for row in rows)
 
 
-def test_a_target_that_nobody_reaches_keeps_the_initial_config(monkeypatch, tmp_path):
+def test_unreachable_target_keeps_initial_config(monkeypatch, tmp_path):
     config = BASE.replace(num_rounds=3, eval_every=3)
     config = config.override({"learning.data": Digits(num_train=120), "learning.max_steps": 1})
     (tmp_path / "mine.toml").write_text(config_file.dumps(config))

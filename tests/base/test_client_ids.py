@@ -55,7 +55,7 @@ SITES = [f"site{k}" for k in range(12)]
 # ---------------------------------------------------------------- numbers
 
 
-def test_numbers_within_names_count_by_their_value():
+def test_numbers_within_names_sort_by_value():
     texts = [str(k) for k in range(12)]
     for order in (texts, texts[::-1], sorted(texts)):
         ids, number = numbered("clients", np.asarray(order))
@@ -66,7 +66,7 @@ def test_numbers_within_names_count_by_their_value():
         assert sorted(shuffled, key=natural_order) == names
 
 
-def test_a_number_is_one_client_however_it_is_written():
+def test_equal_numbers_are_one_client_in_any_form():
     for given in (
         [3, 10, 1],
         [3.0, 10.0, 1.0],
@@ -80,7 +80,7 @@ def test_a_number_is_one_client_however_it_is_written():
 
 
 @pytest.mark.parametrize("missing", [None, np.nan, -1, 1.5, "", "nan", "-1", np.inf])
-def test_an_entry_that_names_no_client_is_refused_with_its_place(missing):
+def test_invalid_client_id_error_names_its_place(missing):
     clients = np.asarray([0, 1, 2, missing, 1, 0], dtype=object)
     for given in (clients, list(clients)):
         with pytest.raises(
@@ -92,7 +92,7 @@ def test_an_entry_that_names_no_client_is_refused_with_its_place(missing):
         Dataset.of(np.zeros((2, 2)), [0, 1], clients=[True, False])
 
 
-def test_the_draw_of_a_test_set_leaves_every_client_a_sample():
+def test_drawn_test_set_leaves_every_client_a_sample():
     owner = np.repeat(np.arange(20), 2)
     x = np.arange(40.0)[:, None]
     data = Dataset.of(x, owner % 2, clients=owner, test_share=0.6)
@@ -115,7 +115,7 @@ def test_the_draw_of_a_test_set_leaves_every_client_a_sample():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ids", [SITES, [str(k) for k in range(12)], list(range(3, 39, 3))])
-def test_data_meets_the_seconds_of_the_client_of_its_id(tmp_path, ids):
+def test_data_and_latencies_match_by_client_id(tmp_path, ids):
     number = len(ids)
     run = config(
         number, latency=fleet(tmp_path, ids), availability_trace=availability_trace(tmp_path, ids)
@@ -138,7 +138,7 @@ def test_data_meets_the_seconds_of_the_client_of_its_id(tmp_path, ids):
         (SITES[:3], ["site1", "site2", "site3"], "'site0' and has client 'site3'"),
     ],
 )
-def test_other_clients_are_refused_by_their_ids(tmp_path, of_data, of_fleet, words):
+def test_different_client_ids_are_refused(tmp_path, of_data, of_fleet, words):
     data = data_of(list(of_data))
     run = config(len(of_data), latency=fleet(tmp_path, of_fleet))
     with pytest.raises(ConfigError, match=words) as error:
@@ -151,7 +151,7 @@ def test_other_clients_are_refused_by_their_ids(tmp_path, of_data, of_fleet, wor
     assert str(error.value).startswith("availability_trace.path = ")
 
 
-def test_two_files_of_a_fleet_have_the_same_clients(tmp_path):
+def test_fleet_files_must_have_same_clients(tmp_path):
     bandit = config(3, learning=None, latency=fleet(tmp_path, "abc"))
     prepare(bandit.replace(availability_trace=availability_trace(tmp_path, "abcd")))
     with pytest.raises(
@@ -160,7 +160,7 @@ def test_two_files_of_a_fleet_have_the_same_clients(tmp_path):
         prepare(bandit.replace(availability_trace=availability_trace(tmp_path, "acd")))
 
 
-def test_numbers_with_gaps_need_data_with_the_same(tmp_path):
+def test_numbers_with_gaps_require_data_with_same_ids(tmp_path):
     ids = [1, 2, 4]
     run = config(3, latency=fleet(tmp_path, ids))
     prepare(run, data_of(ids))
@@ -176,7 +176,7 @@ def test_numbers_with_gaps_need_data_with_the_same(tmp_path):
         prepare(config(5), data_of(ids))
 
 
-def test_clients_that_the_key_draws_meet_no_file_of_particular_clients(tmp_path):
+def test_drawn_clients_are_refused_with_file_of_named_clients(tmp_path):
     run = config(4, latency=fleet(tmp_path, SITES))
     with pytest.raises(ConfigError, match=r"12 clients .* drawn by the key.*Set num_clients = 12"):
         prepare(run, data_of(SITES))
@@ -186,7 +186,7 @@ def test_clients_that_the_key_draws_meet_no_file_of_particular_clients(tmp_path)
     assert text.learning.data.load().client_ids is None
 
 
-def test_a_folder_names_its_clients_by_its_files(tmp_path):
+def test_folder_names_clients_by_files(tmp_path):
     for k in (10, 2, 0):
         x = np.full((k + 1, 3), float(k))
         np.savez(tmp_path / f"site{k}.npz", x=x, y=np.arange(k + 1) % 2)
@@ -224,7 +224,7 @@ def test_a_sweep_and_its_ledger_name_clients(tmp_path):
     np.testing.assert_allclose(one.latency, [seconds[each] for each in by_id])
 
 
-def test_a_sweep_of_one_fleet_has_one_name_a_client(tmp_path):
+def test_sweep_of_one_fleet_has_one_id_per_client(tmp_path):
     run = config(3, latency=fleet(tmp_path, SITES[:3]))
     (prepared,) = plan_sweep(run, KEY, data=data_of(SITES[:3])).configs
     assert client_ids(prepared.config, prepared.data) == tuple(SITES[:3])

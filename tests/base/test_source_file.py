@@ -11,7 +11,7 @@ def write(path, content):
         file.write(content)
 
 
-def test_a_death_before_any_change_leaves_the_old_file_or_the_new(tmp_path):
+def test_crash_during_write_leaves_old_or_new_file(tmp_path):
     with Disk(tmp_path / "whole").watched() as disk:
         (tmp_path / "whole").mkdir()
         write(tmp_path / "whole" / "a", b"new")

@@ -74,7 +74,7 @@ class Outer(Config):
     ],
     ids=lambda value: None if isinstance(value, str) else "-".join(value),
 )
-def test_bad_fields_are_named_with_value_and_rule(changes, message):
+def test_bad_field_error_names_value_and_rule(changes, message):
     with pytest.raises(ConfigError) as caught:
         check_fields(Outer(**changes))
     assert message in str(caught.value)
@@ -95,7 +95,7 @@ def test_good_fields_pass(changes):
     check_fields(Outer(**changes))
 
 
-def test_scalars_of_numpy_are_those_of_python():
+def test_numpy_scalars_become_python_numbers():
     config = SimConfig(
         num_clients=np.int64(8), num_selected=np.int32(2), track_regret=np.bool_(False),
         learning=Learning(model=Mlp(hidden=(np.int64(3), 4))),
@@ -180,7 +180,7 @@ def test_traced_numbers_share_a_compilation_and_static_ones_do_not():
     assert traces == [4, 3, 4]
 
 
-def test_tracers_pass_the_door():
+def test_tracers_pass_validation():
     def run(weight):
         check_fields(Outer(weight=weight))
         return weight

@@ -66,7 +66,7 @@ def compared(tmp_path_factory):
     return folder / "results" / "mine"
 
 
-def test_the_terminal_has_the_words_of_the_report_in_its_order(compared):
+def test_terminal_and_report_have_same_words_in_same_order(compared):
     printed = " ".join((compared.parents[1] / "printed.txt").read_text().split())
     page = " ".join(html.unescape((compared / "report.html").read_text()).split())
     words = [
@@ -104,7 +104,7 @@ def test_compare_writes_data_configs_figures_and_summary(compared):
     assert (compared / "figures" / "accuracy_vs_seconds.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_a_report_is_made_again_from_the_data_alone(compared, monkeypatch, tmp_path, capsys):
+def test_report_is_reproduced_from_data_file(compared, monkeypatch, tmp_path, capsys):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "data.nc").write_bytes((compared / "data.nc").read_bytes())
     arguments = ("report", "mine", "--target", "0.3")
@@ -129,7 +129,7 @@ def test_a_report_is_made_again_from_the_data_alone(compared, monkeypatch, tmp_p
     assert "cannot be read" in capsys.readouterr().err
 
 
-def test_a_report_that_cannot_be_written_is_one_line(compared, monkeypatch, tmp_path, capsys):
+def test_unwritable_report_raises_one_line_error(compared, monkeypatch, tmp_path, capsys):
     (tmp_path / "data.nc").write_bytes((compared / "data.nc").read_bytes())
     (tmp_path / "report.html").mkdir()
     assert run(monkeypatch, tmp_path, "report", ".") == 2
@@ -137,9 +137,7 @@ def test_a_report_that_cannot_be_written_is_one_line(compared, monkeypatch, tmp_
     assert words == "error: report.html is a folder, but must be a file. Move the folder."
 
 
-def test_without_its_packages_a_run_ends_well_and_says_how_to_get_a_report(
-    monkeypatch, tmp_path, capsys
-):
+def test_run_without_report_packages_succeeds_with_install_hint(monkeypatch, tmp_path, capsys):
     monkeypatch.delitem(sys.modules, "pause_jax.analysis.report.page", raising=False)
     monkeypatch.delattr("pause_jax.analysis.report.page", raising=False)
     monkeypatch.setitem(sys.modules, "altair", None)
@@ -151,7 +149,7 @@ def test_without_its_packages_a_run_ends_well_and_says_how_to_get_a_report(
     assert "pip install" not in capsys.readouterr().out
 
 
-def test_every_round_is_logged_where_that_is_asked_for(monkeypatch, tmp_path, capsys):
+def test_log_option_writes_every_round(monkeypatch, tmp_path, capsys):
     logs = ("--log", "csv", "--log", "tensorboard", "--no-figures", "--no-report")
     arguments = ("compare", "--policies", "random", *BANDIT, *logs, "--name", "mine")
     assert run(monkeypatch, tmp_path, *arguments) == 0
@@ -160,7 +158,7 @@ def test_every_round_is_logged_where_that_is_asked_for(monkeypatch, tmp_path, ca
     assert len(list(folder.glob("tensorboard/00-random/seed-*/events.out.tfevents*"))) == 2
 
 
-def test_per_client_records_each_clients_accuracy_beside_the_default(monkeypatch, tmp_path, capsys):
+def test_per_client_adds_client_accuracy_to_default_record(monkeypatch, tmp_path, capsys):
     small = ("--rounds", "4", "--seeds", "2", "--set", "learning.model=linear", *BARE)
     held = ("--per-client", "--set", "learning.holdout=0.2", "--set", "track_regret=false")
     assert run(monkeypatch, tmp_path, "run", "digits_small", "--name", "mine", *small, *held) == 0
@@ -171,7 +169,7 @@ def test_per_client_records_each_clients_accuracy_beside_the_default(monkeypatch
         assert {"client_loss", *QUANTITIES} <= set(data)
 
 
-def test_a_named_result_is_not_overwritten_unless_forced(compared, monkeypatch, capsys):
+def test_named_result_is_overwritten_only_with_force(compared, monkeypatch, capsys):
     before = (compared / "data.nc").read_bytes()
     again = ("compare", "--policies", "random", *BANDIT, "--name", "mine", "--no-figures")
     assert run(monkeypatch, compared.parents[1], *again) == 2
@@ -187,7 +185,7 @@ def test_force_keeps_an_existing_result_when_nothing_can_run(compared, monkeypat
     assert (compared / "data.nc").read_bytes() == before
 
 
-def test_a_named_mechanism_takes_over_the_budget(monkeypatch, tmp_path):
+def test_named_mechanism_keeps_the_budget(monkeypatch, tmp_path):
     found = {}
     monkeypatch.setattr(compare, "execute", lambda configs, *_, **__: found.update(configs))
     names = ("per_coordinate", "gaussian", "projected", "none")
@@ -208,7 +206,7 @@ def test_a_named_mechanism_takes_over_the_budget(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("command", ["compare", "run", "sweep", "show"])
 @pytest.mark.parametrize("base", ["mnist_large", "mine.toml"])
-def test_all_commands_take_the_same_policy_and_rounds(monkeypatch, tmp_path, command, base, capsys):
+def test_all_commands_accept_policy_and_rounds(monkeypatch, tmp_path, command, base, capsys):
     (tmp_path / "mine.toml").write_text(config_file.dumps(presets.mnist_large("fastest")))
     found = {}
     monkeypatch.setattr(compare, "execute", lambda configs, *_, **__: found.update(configs))
@@ -241,9 +239,7 @@ def test_all_commands_take_the_same_policy_and_rounds(monkeypatch, tmp_path, com
         ),
     ],
 )
-def test_a_dry_run_says_what_would_run_and_writes_nothing(
-    monkeypatch, tmp_path, capsys, command, words
-):
+def test_dry_run_prints_estimate_and_writes_nothing(monkeypatch, tmp_path, capsys, command, words):
     (tmp_path / "mine.toml").write_text(config_file.dumps(presets.digits_small("random")))
     before = sorted(tmp_path.iterdir())
     assert run(monkeypatch, tmp_path, *command, *BANDIT, "--dry-run") == 0
@@ -333,7 +329,7 @@ def test_the_version_is_printed(monkeypatch, tmp_path, capsys):
         (("tune", "bad.toml", "--vary", "reward.alpha=1..2"), ["bad.toml: reward.gamma = -3"]),
     ],
 )
-def test_bad_input_is_one_message_and_leaves_nothing(
+def test_bad_input_prints_one_message_and_leaves_no_files(
     monkeypatch, tmp_path, capsys, arguments, words
 ):
     (tmp_path / "leaves.py").write_text("import sys\nsys.exit(0)\n")
@@ -367,13 +363,13 @@ def python(folder, *arguments, **environment):
     return process(folder, *arguments, **environment).stdout
 
 
-def test_the_module_is_the_program(tmp_path):
+def test_python_m_runs_the_program(tmp_path):
     help_text = python(tmp_path, "-m", "pause_jax", "--help")
     for command in ("compare", "run", "sweep", "show", "policies", "datasets", "audit"):
         assert command in help_text
 
 
-def test_a_damaged_cache_is_one_line_and_the_program_goes_on(monkeypatch, tmp_path, capsys):
+def test_damaged_cache_warns_once_and_is_rebuilt(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("PAUSE_JAX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "500")
     data_sets._digits.cache_clear()
@@ -396,7 +392,7 @@ def test_a_damaged_cache_is_one_line_and_the_program_goes_on(monkeypatch, tmp_pa
     assert (tmp_path / "results" / "compare-digits_small").is_dir()
 
 
-def test_a_warning_is_one_line_and_is_said_once(monkeypatch, capsys):
+def test_warning_is_printed_once_on_one_line(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "500")
 
     def warn():
@@ -413,13 +409,13 @@ def test_a_warning_is_one_line_and_is_said_once(monkeypatch, capsys):
     assert lines == ["warning: mine [red]", "warning: other"]
 
 
-def test_the_hint_for_a_missing_extra_is_printed_whole(monkeypatch, tmp_path, capsys):
+def test_missing_extra_prints_full_install_hint(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert run(monkeypatch, tmp_path, "compare") == 2
     assert "pip install 'pause_jax[plot]'" in capsys.readouterr().err
 
 
-def test_a_preset_is_run_by_its_name_for_some_rounds(monkeypatch, tmp_path):
+def test_preset_runs_by_name_with_rounds_option(monkeypatch, tmp_path):
     arguments = ("digits_small", *BANDIT[:4], "--set", "policy=random", "--rounds", "7", *BARE)
     assert run(monkeypatch, tmp_path, "run", *arguments) == 0
     folder = tmp_path / "results" / "digits_small"
@@ -427,7 +423,7 @@ def test_a_preset_is_run_by_its_name_for_some_rounds(monkeypatch, tmp_path):
     assert config_file.load(folder / "configs" / "digits_small.toml").policy.name == "random"
 
 
-def test_a_file_with_the_mark_of_its_encoding_is_read(tmp_path):
+def test_config_file_with_byte_order_mark_is_read(tmp_path):
     (tmp_path / "windows.toml").write_bytes(b"\xef\xbb\xbfnum_rounds = 7\n")
     assert config_file.load(tmp_path / "windows.toml").num_rounds == 7
 
@@ -445,7 +441,7 @@ def test_a_loaded_file_can_import_its_neighbour(monkeypatch, tmp_path):
     assert config_file.loads('policy = "imported_its_neighbour"').policy.name
 
 
-def test_a_full_output_is_one_line(monkeypatch, tmp_path, capsys):
+def test_full_output_device_prints_one_line(monkeypatch, tmp_path, capsys):
     words = "error: standard output: cannot be written (No space left on device).\n"
     program = [sys.executable, "-m", "pause_jax", "--help"]
     with open("/dev/full", "w") as full:
@@ -456,7 +452,7 @@ def test_a_full_output_is_one_line(monkeypatch, tmp_path, capsys):
         assert capsys.readouterr().err == words
 
 
-def test_a_reader_that_has_gone_ends_the_program_in_silence(monkeypatch, tmp_path, capsys):
+def test_closed_pipe_ends_the_program_silently(monkeypatch, tmp_path, capsys):
     reading, writing = os.pipe()
     os.close(reading)
     program = [sys.executable, "-m", "pause_jax", "show", "digits_small"]
@@ -471,7 +467,7 @@ def test_a_reader_that_has_gone_ends_the_program_in_silence(monkeypatch, tmp_pat
 
 
 @pytest.mark.parametrize("stream", ["closed", "ASCII"])
-def test_a_run_ends_well_whatever_standard_output_is(stream, monkeypatch, tmp_path):
+def test_run_succeeds_with_closed_or_ascii_output(stream, monkeypatch, tmp_path):
     printed = io.BytesIO()
     output = None if stream == "closed" else io.TextIOWrapper(printed, encoding="ascii")
     monkeypatch.setattr(sys, "stdout", output)

@@ -13,7 +13,7 @@ from pause_jax.policies import Random
 from pause_jax.privacy import PerCoordinateLaplace
 
 
-def test_the_grid_has_every_combination_with_labels_that_say_what_is_set():
+def test_grid_has_every_combination_with_its_label():
     base = presets.digits_small()
     configs = grid(base, ["reward.gamma=0, 1e1", "policy=random,pause", "privacy.sensitivity=0.01"])
     assert list(configs) == [
@@ -59,7 +59,7 @@ def command(monkeypatch, folder, *arguments):
 
 
 @pytest.mark.slow
-def test_a_sweep_of_a_file_has_the_values_as_coordinates(monkeypatch, tmp_path):
+def test_sweep_of_file_has_values_as_coordinates(monkeypatch, tmp_path):
     config = presets.digits_small("random").replace(learning=None, num_rounds=4, track_regret=False)
     (tmp_path / "mine.toml").write_text(config_file.dumps(config))
     arguments = ("--vary", "reward.gamma=0,1,5", "--seeds", "2", "--no-figures", "--no-report")
@@ -74,7 +74,7 @@ def test_a_sweep_of_a_file_has_the_values_as_coordinates(monkeypatch, tmp_path):
     ("chunks", "files"),
     [(0, set()), (1, {"data.nc", "summary.csv", "unfinished"})],
 )
-def test_after_an_interrupt_what_was_finished_is_kept_and_no_empty_folder(
+def test_interrupt_keeps_finished_runs_and_no_empty_folder(
     monkeypatch, tmp_path, capsys, chunks, files
 ):
     # The package has a function of that name, which a plain import would find.

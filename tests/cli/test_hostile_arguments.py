@@ -50,7 +50,7 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line.split()[0])
-def test_a_damaged_command_line_is_accepted_or_refused_in_one_line(here, line):
+def test_damaged_command_line_is_accepted_or_refused_in_one_line(here, line):
     app = program()
     for damaged in mutants(line.encode(), 22, seed=7):
         words = damaged.decode(errors="replace").replace("\0", "").split(" ")

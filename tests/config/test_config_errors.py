@@ -88,14 +88,14 @@ BAD = [
 
 
 @pytest.mark.parametrize(("path", "value", "rule"), BAD)
-def test_a_bad_value_is_named_with_its_rule(path, value, rule):
+def test_bad_value_error_names_field_value_and_rule(path, value, rule):
     message = str(error_of(LEARN.override({path: value})).value)
     assert message.startswith(f"{path} = {value!r}")
     assert rule in message
 
 
 @pytest.mark.parametrize("latency", [Network, Traces])
-def test_a_path_that_no_file_can_have_is_refused(latency):
+def test_path_with_nul_is_refused(latency):
     message = str(error_of(BANDIT.replace(latency=latency(path="no\0file"))).value)
     assert message == "latency.path = 'no\\x00file': must be a string without NUL."
 
@@ -114,7 +114,7 @@ WRONG_NODES = [
 
 
 @pytest.mark.parametrize(("path", "value"), WRONG_NODES)
-def test_a_wrong_part_is_named_with_its_value(path, value):
+def test_wrong_nested_config_error_names_its_value(path, value):
     message = str(error_of(LEARN.override({path: value})).value)
     assert message.startswith(f"{path} = {value!r}")
 
@@ -128,7 +128,7 @@ def test_unknown_policy_name_lists_the_names():
             assert name in str(error.value)
 
 
-def test_more_clients_than_samples():
+def test_more_clients_than_samples_are_refused():
     for config in (LEARN, LEARN.override({"learning.partition": Dirichlet()})):
         message = str(error_of(config.replace(num_clients=2000)).value)
         assert "num_clients = 2000" in message
@@ -138,7 +138,7 @@ def test_more_clients_than_samples():
     assert "5" in message
 
 
-def test_exhaustive_search_of_a_large_network_gives_the_number_of_sets():
+def test_exhaustive_search_of_large_network_error_states_number_of_sets():
     config = BANDIT.replace(
         num_clients=300, num_selected=15, policy=Pause(search=Exhaustive()), num_rounds=1
     )
@@ -149,7 +149,7 @@ def test_exhaustive_search_of_a_large_network_gives_the_number_of_sets():
     assert "exact" in message
 
 
-def test_images_too_small_for_the_model():
+def test_images_too_small_for_model_are_refused():
     error = error_of(LEARN.override({"learning.model": Cnn3()}))
     assert "learning.model = cnn3" in str(error.value)
     assert "(8, 8, 1)" in str(error.value)
@@ -157,7 +157,7 @@ def test_images_too_small_for_the_model():
 
 
 @pytest.mark.parametrize("shares", [(), (0.9, 0.9), (-0.5,), (NAN,), (True,), ("half",)])
-def test_bad_budget_table(shares):
+def test_bad_budget_table_is_refused(shares):
     config = BANDIT.override({"privacy.budget": Table(shares=shares)})
     assert str(error_of(config).value).startswith(f"privacy.budget.shares = {shares!r}")
 
@@ -165,19 +165,19 @@ def test_bad_budget_table(shares):
 @pytest.mark.parametrize(
     "key", [jax.random.PRNGKey(0), 0, None, np.zeros(2, np.uint32), "seed", jnp.zeros(())]
 )
-def test_a_key_that_is_not_a_typed_key(key):
+def test_untyped_key_is_refused(key):
     message = str(error_of(BANDIT, key).value)
     assert message.startswith("key = ")
     assert "jax.random.key(0)" in message
 
 
-def test_several_keys_without_vmap():
+def test_several_keys_without_vmap_are_refused():
     message = str(error_of(BANDIT, jax.random.split(KEY, 3)).value)
     assert "key" in message
     assert "vmap" in message
 
 
-def test_several_configs_without_vmap():
+def test_stacked_configs_without_vmap_are_refused():
     message = str(error_of(stack([BANDIT, BANDIT])).value)
     assert "vmap" in message
 
@@ -196,12 +196,12 @@ def test_a_number_beyond_float32_is_refused(path, value):
     assert str(error_of(LEARN.override({path: value})).value).startswith(f"{path} = {value!r}")
 
 
-def test_a_config_that_is_none():
+def test_config_of_wrong_type_is_refused():
     assert "SimConfig" in str(error_of(None).value)
     assert "SimConfig" in str(error_of(Learning()).value)
 
 
-def test_data_that_is_no_data_set():
+def test_data_of_wrong_type_is_refused():
     assert str(error_of(LEARN, data=jnp.ones((3, 2))).value).startswith("data = ")
 
 
@@ -238,7 +238,7 @@ MISPLACED = [
 
 
 @pytest.mark.parametrize(("path", "meant"), MISPLACED)
-def test_an_unknown_field_is_answered_with_the_meant_one(path, meant):
+def test_unknown_field_error_suggests_intended_field(path, meant):
     config = LEARN.replace(policy=named("sa_pause"))
     with pytest.raises(ConfigError) as error:
         config.override({path: 1.0})
@@ -257,22 +257,22 @@ def test_an_unknown_field_is_answered_with_the_meant_one(path, meant):
     assert f"Did you mean {meant!r}?" in str(error.value)
 
 
-def test_what_is_no_mapping_cannot_override():
+def test_override_requires_a_mapping():
     with pytest.raises(ConfigError, match="must be a dict of values by path"):
         BANDIT.override([("reward.gamma", 1.0)])
 
 
-def test_override_below_a_missing_part():
+def test_override_below_none_is_refused():
     with pytest.raises(ConfigError, match=re.escape("learning.batch_size")):
         BANDIT.override({"learning.batch_size": 1})
 
 
-def test_stacking_configs_of_different_structure():
+def test_stacking_configs_of_different_structure_is_refused():
     with pytest.raises(ConfigError, match="static"):
         stack([BANDIT, BANDIT.replace(num_clients=7)])
 
 
-def test_a_good_config_passes():
+def test_valid_config_passes():
     config = LEARN.override(
         {
             "reward.alpha": 0,
@@ -287,7 +287,7 @@ def test_a_good_config_passes():
     assert shapes.counts.shape == (6,)
 
 
-def test_a_deadline_that_nobody_can_meet_is_refused():
+def test_deadline_below_min_latency_is_refused():
     config = SimConfig(
         learning=None, deadline=0.04, policy=named("random"), track_regret=False, num_rounds=3
     )
@@ -298,7 +298,7 @@ def test_a_deadline_that_nobody_can_meet_is_refused():
     assert simulate(config.replace(deadline=0.06), jax.random.key(0)).num_played == 3
 
 
-def test_a_field_of_what_is_not_there_says_what_to_choose_first():
+def test_field_below_none_error_says_to_set_parent_first():
     with pytest.raises(
         ConfigError,
         match=r"availability_trace.share: availability_trace is none. Set availability_trace=",
@@ -310,7 +310,7 @@ def test_a_field_of_what_is_not_there_says_what_to_choose_first():
         simulate(SimConfig(availability_trace="diurnal"), jax.random.key(0))
 
 
-def test_more_clients_than_the_memory_holds_are_refused_before_they_are_made():
+def test_more_clients_than_memory_are_refused_before_allocation():
     config = SimConfig(num_clients=2_000_000_000, num_selected=5, learning=None)
     with pytest.raises(ConfigError, match=r"num_clients = 2000000000: a round needs"):
         simulate(config, jax.random.key(0))

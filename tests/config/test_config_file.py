@@ -22,24 +22,24 @@ def assert_same(a, b):
 
 @pytest.mark.parametrize("preset", presets.PRESETS)
 @pytest.mark.parametrize("policy", NAMED)
-def test_a_config_survives_a_file(preset, policy):
+def test_config_round_trips_through_file(preset, policy):
     config = presets.PRESETS[preset](policy)
     assert_same(config_file.loads(config_file.dumps(config)), config)
 
 
 @pytest.mark.parametrize("budget", BUDGETS)
-def test_every_budget_survives_a_file_also_as_arrays(budget):
+def test_every_budget_round_trips_through_file_as_arrays(budget):
     config = presets.digits_small().replace(privacy=L1Laplace(budget=budget()))
     assert_same(config_file.loads(config_file.dumps(canonical(config))), config)
 
 
-def test_numbers_are_written_as_people_write_them():
+def test_numbers_are_written_as_shortest_decimals():
     text = config_file.dumps(canonical(presets.digits_small().override({"reward.beta": 1.7})))
     assert "learning_rate = 0.01\n" in text
     assert "beta = 1.7\n" in text
 
 
-def test_a_file_may_leave_everything_out_or_name_a_choice():
+def test_file_may_omit_fields_or_name_a_choice():
     config = config_file.loads('num_rounds = 7\npolicy = "sa_pause"\nlearning = "none"\n')
     assert config.num_rounds == 7
     assert isinstance(config.policy, Pause)
@@ -65,14 +65,14 @@ def test_a_file_may_leave_everything_out_or_name_a_choice():
         ('[policy]\nname = "sa_pause"\ncooling = 3', ["Did you mean 'policy.search.cooling'?"]),
     ],
 )
-def test_a_bad_file_says_what_is_wrong_and_what_would_be_right(text, words):
+def test_bad_file_error_names_problem_and_fix(text, words):
     with pytest.raises(ConfigError) as error:
         config_file.loads(text)
     for word in words:
         assert word in str(error.value)
 
 
-def test_a_file_that_is_missing_is_named(tmp_path):
+def test_missing_file_error_names_the_file(tmp_path):
     with pytest.raises(ConfigError, match=r"nowhere\.toml"):
         config_file.load(tmp_path / "nowhere.toml")
 
@@ -97,7 +97,7 @@ def test_a_choice_from_a_command_line_is_a_config():
     assert isinstance(presets.digits_small().override(changes).privacy, L1Laplace)
 
 
-def test_what_is_none_against_its_default_survives_a_file():
+def test_none_with_other_default_round_trips_through_file():
     config = presets.digits_small().override({"learning.data": Tfds(test=None)})
     assert 'test = "none"' in config_file.dumps(config)
     assert config_file.loads(config_file.dumps(config)).learning.data.test is None
@@ -115,14 +115,14 @@ def test_what_is_none_against_its_default_survives_a_file():
         (DataConfig, DATASETS),
     ],
 )
-def test_what_is_listed_is_what_names_stand_for(base, listed):
+def test_listed_classes_are_those_found_by_name(base, listed):
     ours = {
         name: cls for name, cls in choices(base).items() if cls.__module__.startswith("pause_jax.")
     }
     assert ours == {cls.name: cls for cls in listed}
 
 
-def test_an_empty_file_is_no_config(tmp_path):
+def test_empty_or_binary_file_is_refused(tmp_path):
     path = tmp_path / "mine.toml"
     for content, words in (
         (b"\n", "must not be empty"),
@@ -133,7 +133,7 @@ def test_an_empty_file_is_no_config(tmp_path):
             config_file.load(path)
 
 
-def test_what_is_optional_can_be_taken_away_on_the_command_line():
+def test_optional_field_can_be_set_to_none():
     config = config_file.changed(SimConfig(), ["deadline=2.5", "wait_for=3"])
     assert (config.deadline, config.wait_for) == (2.5, 3)
     config = config_file.changed(config, ["deadline=none", "wait_for=none"])

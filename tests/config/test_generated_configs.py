@@ -70,7 +70,7 @@ def checked(config):
 
 @examples(150)
 @given(generated.simulations(learning=True))
-def test_a_valid_config_survives_a_file_and_any_other_is_one_line(config):
+def test_valid_config_round_trips_and_invalid_one_raises_one_line(config):
     config = outcome("drawn by the fields' rules", lambda: checked(config))
     if config is None:
         return
@@ -79,7 +79,7 @@ def test_a_valid_config_survives_a_file_and_any_other_is_one_line(config):
     jax.tree.map(np.testing.assert_array_equal, canonical(read), canonical(config))
 
 
-def test_every_field_takes_every_weird_value_or_refuses_it_in_one_line():
+def test_every_field_accepts_weird_value_or_refuses_it_in_one_line():
     names = {cls.__name__ for cls in generated.every_kind()}
     assert {"SimConfig", "Reward", "Learning", "Table", "Thompson", "Cnn3", "OnOff"} <= names
     refused = 0
@@ -98,13 +98,13 @@ def kept(part):
 
 @examples(250)
 @given(generated.damaged())
-def test_a_value_that_no_field_has_a_rule_for_is_one_line(config):
+def test_value_without_rule_raises_one_line(config):
     outcome("damaged", lambda: checked(config))
 
 
 @examples(250)
 @given(st.data())
-def test_a_misspelt_file_is_a_config_or_one_line(data):
+def test_misspelt_file_loads_or_raises_one_line(data):
     text = config_file.dumps(data.draw(generated.simulations(learning=True)))
     text = data.draw(generated.edited(text))
     outcome("files misspelt", lambda: checked(config_file.loads(text)))
@@ -112,7 +112,7 @@ def test_a_misspelt_file_is_a_config_or_one_line(data):
 
 @examples(150)
 @given(st.data())
-def test_a_misspelt_change_of_the_command_line_is_one_line(data):
+def test_misspelt_set_option_raises_one_line(data):
     config = data.draw(generated.simulations(learning=True))
     path = data.draw(st.sampled_from(generated.paths(config)))
     change = f"{path}={data.draw(st.sampled_from(generated.TEXTS))}"
@@ -124,7 +124,7 @@ def test_a_misspelt_change_of_the_command_line_is_one_line(data):
 @pytest.mark.filterwarnings("ignore:latency.min_latency")
 @examples(20, share=0.2)
 @given(st.data())
-def test_what_is_valid_runs(data):
+def test_valid_config_runs(data):
     """A structure with several numbers each, of which a run compiles nothing new."""
     config = data.draw(generated.simulations(learning=False))
     others = [data.draw(generated.renumbered(config)) for _ in range(3)]

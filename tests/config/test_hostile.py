@@ -135,7 +135,7 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("case", CONFIGS)
-def test_a_config_file_runs_nothing(case):
+def test_config_file_runs_no_code(case):
     text, words = CONFIGS[case]
     os.mkfifo("pipe")
     with pathlib.Path("huge.csv").open("wb") as file:
@@ -147,7 +147,7 @@ def test_a_config_file_runs_nothing(case):
 
 
 @pytest.mark.parametrize("command", ["sweep", "tune", "compare"])
-def test_no_command_calls_what_an_option_names(command):
+def test_no_command_calls_object_named_by_option(command):
     base = ["--policies=random"] if command == "compare" else ["digits_small"]
     more = ["--vary=reward.gamma=1..2"] if command == "tune" else []
     changes = ["--set=learning.model=flax", "--set=learning.model.source=os:system"]
@@ -158,7 +158,7 @@ def test_no_command_calls_what_an_option_names(command):
         assert NO_KIND in refused(command, *base, changes[0], arguments, vary)
 
 
-def test_python_reads_a_file_as_the_program_does():
+def test_python_reads_files_like_the_program():
     text = CONFIGS["shell"][0]
     pathlib.Path("mine.toml").write_text(text)
     table = config_file.parsed(text)
@@ -178,7 +178,7 @@ def test_a_config_file_may_name_modules_of_flax(source):
     validate(config_file.loads(model(f'"{source}"', arguments)))
 
 
-def test_trust_calls_what_a_file_names(monkeypatch):
+def test_trust_allows_calls_of_named_objects(monkeypatch):
     text = model('"builtins:dict"', "[]")
     with pytest.raises(ConfigError, match=NO_KIND):
         validate(config_file.loads(text))
@@ -208,7 +208,7 @@ def make(width):
     ("name", "words"),
     [("Net", ""), ("make", NO_KIND), ("system", NO_KIND), ("nn.Dense", NOT_THERE)],
 )
-def test_of_a_loaded_file_a_config_may_name_the_modules(name, words):
+def test_config_may_name_modules_of_loaded_file(name, words):
     pathlib.Path("nets.py").write_text(NETS)
     pathlib.Path("mine.toml").write_text(model(f'"nets.py:{name}"', '[["width", 4]]'))
     assert "--load nets.py" in refused("run", "mine.toml")
@@ -233,7 +233,7 @@ def test_of_a_loaded_file_a_config_may_name_the_modules(name, words):
         ("nowhere.py", None, "must be an existing Python file"),
     ],
 )
-def test_a_file_that_cannot_be_loaded_is_refused(name, content, words):
+def test_unloadable_file_is_refused(name, content, words):
     pathlib.Path("folder").mkdir()
     if content is not None:
         pathlib.Path(name).write_bytes(content)
@@ -281,7 +281,7 @@ OUTSIDE = (
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_a_name_stays_in_the_folder_of_results(name, tmp_path):
+def test_result_name_stays_inside_results_folder(name, tmp_path):
     out = tmp_path / "out"
     for explicit in (True, False):
         with pytest.raises(ConfigError, match=r"--name .*must be the name of a folder") as error:
@@ -293,7 +293,7 @@ def test_a_name_stays_in_the_folder_of_results(name, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["compare", "run", "sweep", "tune"])
-def test_no_command_takes_a_name_outside(command):
+def test_no_command_accepts_name_outside_results(command):
     pathlib.Path("mine.toml").write_text('learning = "none"\n')
     base = ["--policies=random"] if command == "compare" else ["mine.toml"]
     vary = ["--vary=reward.gamma=1..2"] if command == "tune" else []
@@ -302,13 +302,13 @@ def test_no_command_takes_a_name_outside(command):
     assert os.listdir() == ["mine.toml"]
 
 
-def test_a_file_whose_name_is_two_points_names_no_result():
+def test_file_named_two_dots_gives_no_result_name():
     pathlib.Path("...toml").write_text('learning = "none"\n')
     assert "--name '..'" in refused("run", "...toml")
 
 
 @pytest.mark.parametrize("force", [True, False])
-def test_a_link_does_not_lead_results_elsewhere(force, tmp_path):
+def test_link_in_place_of_result_folder_is_refused(force, tmp_path):
     (tmp_path / "other").mkdir()
     pathlib.Path("out").mkdir()
     pathlib.Path("out/mine").symlink_to(tmp_path / "other")
@@ -320,7 +320,7 @@ def test_a_link_does_not_lead_results_elsewhere(force, tmp_path):
 
 
 @pytest.mark.parametrize("label", ["=1+1", "@x", "-y", "a, b", 'a "b"', "tab\t", "\uff1d1"])
-def test_labels_are_read_back_from_files_as_they_are(label, tmp_path):
+def test_labels_round_trip_through_csv_files(label, tmp_path):
     result = made({label: small_config(), "x": None})
     result = result.assign_coords({label: ("config", [-1.5, 2.0])})
     summary.save(summary.summary(result, 0.8), tmp_path / "summary.csv")
@@ -355,7 +355,7 @@ def files(folder):
     return {str(path.relative_to(folder)) for path in found}
 
 
-def test_force_removes_what_the_list_names_and_nothing_else(tmp_path):
+def test_force_removes_only_listed_files(tmp_path):
     place = written(tmp_path)
     # Two labels that are one file's name are two files.
     first = {"mine.toml", "a_b.toml", "a_b-2.toml"}
@@ -371,7 +371,7 @@ def test_force_removes_what_the_list_names_and_nothing_else(tmp_path):
     assert told["files"] == ["configs/other.toml", "data.nc", "run.json"]
 
 
-def test_a_config_of_the_users_keeps_its_name(tmp_path):
+def test_user_config_is_not_overwritten(tmp_path):
     place = written(tmp_path)
     (place / "configs" / "other.toml").write_text("my own")
     result_folder.save(made({"other": small_config()}), place, {})
@@ -381,7 +381,7 @@ def test_a_config_of_the_users_keeps_its_name(tmp_path):
 
 @pytest.mark.parametrize("name", result_folder.FILES)
 @pytest.mark.parametrize("kind", ["file", "link", "folder"])
-def test_what_no_run_wrote_is_not_overwritten(name, kind, tmp_path):
+def test_unlisted_file_is_not_overwritten(name, kind, tmp_path):
     place = tmp_path / "out" / "mine"
     place.mkdir(parents=True)
     (tmp_path / "precious").write_text("my own")
@@ -408,7 +408,7 @@ def test_force_is_refused_before_the_run():
 
 
 @pytest.mark.parametrize("name", ["figures", "configs", "tensorboard", "unfinished"])
-def test_a_link_for_a_folder_of_a_result_is_refused(name, tmp_path):
+def test_link_in_place_of_result_subfolder_is_refused(name, tmp_path):
     place = written(tmp_path)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "accuracy.png").write_text("my own")
@@ -422,7 +422,7 @@ def test_a_link_for_a_folder_of_a_result_is_refused(name, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["up", "absolute", "no list", "no text", "a folder", "NUL"])
-def test_a_list_from_elsewhere_removes_nothing_outside(kind, tmp_path):
+def test_forged_file_list_removes_nothing_outside(kind, tmp_path):
     place = written(tmp_path)
     (tmp_path / "precious").write_text("my own")
     (place / "mine").mkdir()
@@ -445,7 +445,7 @@ def test_a_list_from_elsewhere_removes_nothing_outside(kind, tmp_path):
     assert (place / "mine" / "a").exists()
 
 
-def test_what_lies_in_the_folder_of_an_unfinished_run_stays(tmp_path):
+def test_user_files_in_unfinished_folder_are_kept(tmp_path):
     place = written(tmp_path)
     (place / "unfinished").mkdir(parents=True)
     for name in ("made_by.json", "chunk-000-0000000.npz", "mine.txt"):
@@ -480,7 +480,7 @@ STORES = {
 
 
 @pytest.mark.parametrize("case", STORES)
-def test_a_store_from_elsewhere_is_refused(case, tmp_path):
+def test_forged_store_is_refused(case, tmp_path):
     folder = tmp_path / "kept"
     folder.mkdir()
     (folder / "made_by.json").write_text(STORES[case]())
@@ -489,7 +489,7 @@ def test_a_store_from_elsewhere_is_refused(case, tmp_path):
     assert os.listdir(folder) == ["made_by.json"]
 
 
-def test_a_chunk_that_was_pickled_is_not_read(tmp_path, caplog):
+def test_pickled_chunk_is_not_read(tmp_path, caplog):
     store = Store.create(tmp_path / "kept", tiny_plan())
     pickled(store.path(Chunk(0, 0)))
     assert store.rows(Chunk(0, 0)) is None
@@ -508,7 +508,7 @@ def read_or_refused(read, path, content):
 
 
 @pytest.mark.parametrize("harm", [flipped, rewritten])
-def test_a_damaged_description_of_a_store_is_refused_or_read_as_it_was(harm, tmp_path):
+def test_damaged_store_description_is_refused_or_read_unchanged(harm, tmp_path):
     plan, path = tiny_plan(), tmp_path / "made_by.json"
     Store.create(tmp_path, plan)
     whole = path.read_bytes()
@@ -519,7 +519,7 @@ def test_a_damaged_description_of_a_store_is_refused_or_read_as_it_was(harm, tmp
 
 
 @pytest.mark.parametrize("harm", [flipped, repacked])
-def test_a_damaged_chunk_is_missing_or_read_as_it_was(harm, tmp_path):
+def test_damaged_chunk_is_missing_or_read_unchanged(harm, tmp_path):
     store, chunk = Store.create(tmp_path, tiny_plan()), Chunk(0, 0)
     values = {"clock": np.arange(8.0).reshape(1, 8), "clients": np.arange(6).reshape(1, 3, 2)}
     rows = Rows(values, "update", 7, ("loss",))
@@ -538,7 +538,7 @@ def test_a_damaged_chunk_is_missing_or_read_as_it_was(harm, tmp_path):
 
 
 @pytest.mark.parametrize("harm", [flipped, repacked])
-def test_a_damaged_checkpoint_is_missing_or_read_as_it_was(harm, tmp_path):
+def test_damaged_checkpoint_is_missing_or_read_unchanged(harm, tmp_path):
     middle = Checkpoint(Store.create(tmp_path, tiny_plan()), Chunk(0, 0))
     point = Point(2, {"x": jnp.arange(3.0), "n": jnp.int32(4)}, [np.ones(2), np.ones(3)])
     middle.save(point)
@@ -553,7 +553,7 @@ def test_a_damaged_checkpoint_is_missing_or_read_as_it_was(harm, tmp_path):
 
 
 @pytest.mark.parametrize("harm", [flipped, rewritten])
-def test_a_damaged_list_of_files_is_refused_or_names_no_file_of_others(harm, tmp_path):
+def test_damaged_file_list_is_refused_or_names_no_foreign_file(harm, tmp_path):
     (tmp_path / "out").mkdir()
     path = tmp_path / "out" / "run.json"
     about = {"command": "pause-jax run", "seed": 0, "seeds": 3, "made_by": "0" * 16}
@@ -587,7 +587,7 @@ def result():
 
 
 @pytest.mark.parametrize("kind", ["link", "soft link", "raw", "virtual"])
-def test_values_in_another_file_than_the_data_are_refused(kind, result):
+def test_values_stored_in_another_file_are_refused(kind, result):
     result.to_netcdf("data.nc", engine="h5netcdf")
     with h5py.File("secret.h5", "w") as file:
         file["secret"] = [1.0, 2.0]
@@ -607,7 +607,7 @@ def test_values_in_another_file_than_the_data_are_refused(kind, result):
     assert "'config_toml' is in another file, but must be in this one" in refused("report", ".")
 
 
-def test_sizes_beyond_every_machine_are_refused_before_work():
+def test_impossible_sizes_are_refused_before_work():
     values = ",".join(map(str, range(400)))
     axes = [f"--vary=reward.{name}={values}" for name in ("gamma", "alpha", "beta")]
     line = refused("sweep", "digits_small", *axes)
@@ -627,7 +627,7 @@ def test_sizes_beyond_every_machine_are_refused_before_work():
 
 
 @pytest.mark.parametrize("case", DATA)
-def test_data_from_elsewhere_are_refused(case, result):
+def test_forged_data_file_is_refused(case, result):
     change, words = DATA[case]
     if isinstance(change, bytes):
         pathlib.Path("data.nc").write_bytes(change)
@@ -638,7 +638,7 @@ def test_data_from_elsewhere_are_refused(case, result):
     assert os.listdir() == ["data.nc"]
 
 
-def test_a_report_of_data_from_elsewhere_runs_nothing():
+def test_report_of_forged_data_runs_no_code():
     cases = ("shell", "latency from a pipe")
     os.mkfifo("pipe")
     result = made(dict.fromkeys(cases))
@@ -652,7 +652,7 @@ def test_a_report_of_data_from_elsewhere_runs_nothing():
     assert "not overwritten" in refused("report", ".")
 
 
-def test_a_second_run_with_force_keeps_the_users_files():
+def test_second_run_with_force_keeps_user_files():
     text = 'learning = "none"\nnum_rounds = 4\nnum_clients = 6\npolicy = "random"\n'
     text += "track_regret = false\n"
     pathlib.Path("a.toml").write_text(text)

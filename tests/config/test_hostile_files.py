@@ -61,7 +61,7 @@ def numbers(cells):
 
 
 @pytest.mark.parametrize("content", [FLEET, DATED], ids=["rounds", "dates"])
-def test_a_damaged_log_gives_its_seconds_or_is_refused(content):
+def test_damaged_log_gives_true_seconds_or_is_refused(content):
     for damaged in mutants(content, 100, seed=1):
         found = outcome(functools.partial(parse, damaged, "hostile.csv"), "hostile.csv", damaged)
         if found is not None:
@@ -95,7 +95,7 @@ def test_a_damaged_parquet_file_gives_its_seconds_or_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["intervals", "devices", "budgets"])
-def test_a_damaged_table_of_a_config_gives_its_numbers_or_is_refused(tmp_path, kind):
+def test_damaged_config_table_gives_true_numbers_or_is_refused(tmp_path, kind):
     path = tmp_path / "hostile.csv"
     read, content = {
         "intervals": (lambda: Intervals(path=str(path)).loaded(), INTERVALS),
@@ -128,7 +128,7 @@ def leaves(table, path=""):
 
 
 @pytest.mark.parametrize("base", ["digits_small", "phones", "asynchronous"])
-def test_a_damaged_config_says_what_its_file_says_or_is_refused(tmp_path, base):
+def test_damaged_config_matches_its_file_or_is_refused(tmp_path, base):
     text = ASYNCHRONOUS
     if base != "asynchronous":
         text = config_file.dumps(presets.PRESETS[base]("pause"))

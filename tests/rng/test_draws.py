@@ -30,12 +30,12 @@ FROM_WORDS = {"laplace": jax.jit(draws.laplace_from), "norm": jax.jit(draws.norm
         ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xC4923A9C, 0x483DF7A0)),
     ],
 )
-def test_the_oracle_has_the_known_answers_of_threefry(key, pair, words):
+def test_oracle_matches_known_threefry_answers(key, pair, words):
     assert tuple(map(int, threefry.encrypted(key, *pair))) == words
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 100])
-def test_words_are_those_of_the_oracle(count):
+def test_words_match_the_oracle(count):
     numbers = np.array([0, 5, 2, 59_999])
     ours = np.asarray(bits_of(KEY, numbers, count))
     assert ours.dtype == np.uint32
@@ -44,7 +44,7 @@ def test_words_are_those_of_the_oracle(count):
     np.testing.assert_array_equal(bits(KEY, (count,)), threefry.words(KEY, 0, count))
 
 
-def test_words_depend_on_nothing_that_is_drawn_beside_them():
+def test_words_do_not_depend_on_other_draws():
     together, alone = np.asarray(bits_of(KEY, np.arange(9), 10)), bits_of(KEY, np.array([4]), 33)
     np.testing.assert_array_equal(together[4], np.asarray(alone)[0, :10])
     pair = jax.random.split(KEY)
@@ -53,7 +53,7 @@ def test_words_depend_on_nothing_that_is_drawn_beside_them():
         np.testing.assert_array_equal(row, bits_of(key, np.arange(9), 10))
 
 
-def test_no_draw_of_jax_from_the_same_key_meets_them():
+def test_jax_draws_from_same_key_do_not_collide():
     ours = np.asarray(bits_of(KEY, np.arange(40), 80)).reshape(-1, 2)
     folds = jax.vmap(lambda number: jax.random.fold_in(KEY, number))(np.arange(400))
     folded, split = map(jax.random.key_data, (folds, jax.random.split(KEY, 400)))
@@ -75,7 +75,7 @@ def test_no_draw_of_jax_from_the_same_key_meets_them():
 
 
 @pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
-def test_keys_of_other_kinds_draw_too(impl):
+def test_other_key_types_can_draw(impl):
     key = jax.random.key(0, impl=impl)
     words = bits_of(key, np.arange(4), 6)
     assert words.shape == (4, 6)
@@ -107,7 +107,7 @@ def test_every_word_is_finite_noise_and_half_of_them_are_negative(law):
     assert abs((noise[len(ends) :] < 0).mean() - 0.5) < 0.001
 
 
-def test_noise_is_that_of_the_oracle():
+def test_noise_matches_the_oracle():
     np.testing.assert_allclose(
         LAWS["laplace"](KEY, (3, 5)), threefry.laplace(KEY, (3, 5)), rtol=1e-5, atol=1e-6
     )
@@ -125,7 +125,7 @@ def test_numbers_below_a_bound_are_uniform():
     assert stats.chisquare(np.bincount(cut, minlength=7)).pvalue < RARE
 
 
-def test_the_kind_of_noise_may_be_asked_for():
+def test_noise_dtype_can_be_chosen():
     for draw in (draws.laplace, draws.normal):
         noise = jax.eval_shape(lambda key, draw=draw: draw(key, (2,), jnp.bfloat16), KEY)
         assert noise.dtype == jnp.bfloat16

@@ -36,7 +36,7 @@ def test_runs_share_no_stream():
     assert distinct(list(itertools.chain(*runs)))
 
 
-def test_the_keys_of_a_round_are_those_of_separate_folds():
+def test_round_keys_match_separate_folds():
     run = keys.streams(jax.random.key(3))
     for t in (1, 2, 7):
         expected = keys.RoundKeys(

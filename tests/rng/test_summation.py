@@ -49,7 +49,7 @@ def test_sums_off_the_grid_depend_on_the_order():
     assert len(sums) > 1
 
 
-def test_values_on_a_coarse_grid_stay_as_they_are():
+def test_values_on_coarse_grid_are_unchanged():
     values = np.float32([0.25, -3.0, 0.0, 100.5])
     np.testing.assert_array_equal(gridded(values, 4), values)
     np.testing.assert_array_equal(gridded(0 * values, 4), 0)
@@ -94,7 +94,7 @@ def test_equal_shares_have_the_same_bits_in_a_sweep():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["pause", "sa_pause", "pause_thompson", "rbcs_f"])
-def test_cohorts_of_a_batch_are_those_of_the_single_runs(policy):
+def test_batched_cohorts_match_single_runs(policy):
     config = presets.digits_small(policy).replace(num_rounds=100, learning=None, track_regret=False)
     if policy == "sa_pause":
         config = config.override({"policy.search.steps": 30})
