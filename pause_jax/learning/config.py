@@ -125,9 +125,9 @@ class Learning(Config):
         made(self.optimizer, 0.1)
         if is_transformation(self.optimizer) and not (isinstance(self.schedule, ConstantRate)):
             raise ConfigError(
-                f"{path}.schedule = {self.schedule.name}: cannot change the rate of a "
-                "GradientTransformation that is made already. Give learning.optimizer a function "
-                "of the rate: lambda rate: optax.chain(..., optax.sgd(rate))."
+                f"{path}.schedule = {self.schedule.name}: cannot change the rate of a finished "
+                "GradientTransformation. Pass learning.optimizer a function of the rate, such as "
+                "lambda rate: optax.chain(..., optax.sgd(rate))."
             )
         known = not isinstance(self.epochs, jax.core.Tracer)
         if self.local_steps is not None and known and self.epochs != 1:
@@ -171,14 +171,14 @@ class Learning(Config):
         used = self.data.num_train
         if used is not None and used > num_train:
             raise ConfigError(
-                f"learning.data.num_train = {used}: must be <= {num_train}, the training samples"
-                f"{whose}."
+                f"learning.data.num_train = {used}: must be <= {num_train}, the number of "
+                f"training samples{whose}."
             )
         num_test = data.y_test.shape[0]
         if self.validation >= num_test:
             raise ConfigError(
-                f"learning.validation = {self.validation}: must be < {num_test}, the test samples"
-                f"{whose}, of which some must be left to score."
+                f"learning.validation = {self.validation}: must be < {num_test}, the number of "
+                f"test samples{whose}, to leave some for scoring. Lower learning.validation."
             )
         self.partition.check_data(data, self.num_samples(data), num_clients)
         model = self._checked_task(data, whose)
@@ -312,16 +312,17 @@ class Learning(Config):
         tokens = jnp.issubdtype(sample.dtype, jnp.integer)
         if tokens and self.partition.min_quality < 1:
             raise ConfigError(
-                f"learning.partition.min_quality = {self.partition.min_quality}: there is no noise "
-                "for whole numbers, and x_train is tokens. Set it to 1."
+                f"learning.partition.min_quality = {self.partition.min_quality}: must be 1, "
+                "because x_train contains tokens, which cannot be noised. Set "
+                "learning.partition.min_quality = 1."
             )
         where = f"learning.model = {label(self.model)}"
         of = f"inputs of shape {sample.shape}{whose}"
         if tokens and not self.model.takes_tokens:
             raise ConfigError(
-                f"{where}: takes numbers, and x_train is of whole numbers, which are tokens. Use a "
-                "model of tokens (gru, or a custom FlaxModel); x.astype(numpy.float32) for "
-                "features, numpy.uint8 for pixels."
+                f"{where}: requires float inputs, but x_train contains whole numbers, which are "
+                "tokens. Use a token model (gru or a custom FlaxModel), x.astype(numpy.float32) "
+                "for features, or numpy.uint8 for pixels."
             )
         # Tracing a deep model takes tenths of a second, so each combination is checked only once.
         question = (
@@ -338,7 +339,9 @@ class Learning(Config):
         try:
             variables = jax.eval_shape(network.init, jax.random.key(0), one)
             if not jax.tree.leaves(variables.get("params")):
-                raise ConfigError(f"{where}: has no parameters, so there is nothing to learn.")
+                raise ConfigError(
+                    f"{where}: has no parameters to train. Use a model with parameters."
+                )
             outputs = jax.eval_shape(network.predict, variables, one)
             key = jax.random.key(0) if network.draws else None
             jax.eval_shape(network.train, variables, one, jnp.ones(1, bool), key)
@@ -347,13 +350,16 @@ class Learning(Config):
         except Exception as error:
             why = f"cannot be applied to {of} ({in_short(error)})"
             if widths := re.search(r"got \((\d+),\) and \((\d+),\)", str(error)):
-                why = f"has a layer that takes {widths[2]} numbers, and gets {widths[1]} from {of}"
+                why = (
+                    f"has a layer that expects {widths[2]} features, but receives {widths[1]} "
+                    f"from {of}"
+                )
             larger = ", or a data set with larger images" if len(sample.shape) == 3 else ""
             raise ConfigError(
-                f"{where}: {why}. Use a model for such inputs, such as mlp{larger}."
+                f"{where}: {why}. Use a model for inputs of this shape, such as mlp{larger}."
             ) from error
         if any(0 in leaf.shape for leaf in jax.tree.leaves(variables)):
-            raise ConfigError(f"{where}: {of} are too small for it. Use the model mlp.")
+            raise ConfigError(f"{where}: {of} are too small for this model. Use the model mlp.")
         check_outputs(task, data, outputs, where)
         _FITTING[question] = variables
         return variables

@@ -97,25 +97,25 @@ class FlaxModel(Model):
         ):
             raise ConfigError(
                 f"{where}arguments = {shown(self.arguments)}: must be pairs of a name and a "
-                'value, in a file [["width", 32]].'
+                'value, such as [["width", 32]] in a file.'
             )
         try:
             hash((self.source, self.arguments))
         except TypeError:
             raise ConfigError(
-                f"{where}FlaxModel of {self._label}: its arguments cannot be told from others; "
-                "give tuples for lists."
+                f"{where}FlaxModel of {self._label}: arguments must be hashable. Pass tuples "
+                "instead of lists."
             ) from None
         if isinstance(self._maker, _classes("flax.nnx")):
             raise ConfigError(
-                f"{where}FlaxModel of an nnx module that was made already: give what makes it, "
-                "FlaxModel.of(Net, width=32) or FlaxModel.of(lambda rngs: Net(32, rngs=rngs)), as "
-                "every run draws its own initial weights."
+                f"{where}FlaxModel of an nnx module instance: must be a class or function, "
+                "because every run draws its own initial weights. Use FlaxModel.of(Net, width=32) "
+                "or FlaxModel.of(lambda rngs: Net(32, rngs=rngs))."
             )
         if not _is_linen_module(self._maker) and not callable(self._maker):
             raise ConfigError(
                 f"{where}FlaxModel of {self._label}: must be a linen module, or a class or "
-                "function that makes one, or an nnx one from rngs."
+                "function that returns a linen module or, given rngs, an nnx module."
             )
         self.network(0)
 
@@ -128,7 +128,7 @@ class FlaxModel(Model):
     @property
     def _maker(self) -> Any:
         if isinstance(self.source, str):
-            kind = "a class of Flax modules (linen or nnx), or a linen module"
+            kind = "a linen module, or a linen or nnx module class"
             return resolved("learning.model.source", self.source, _is_module, kind)
         return self.source.value if isinstance(self.source, _Unhashable) else self.source
 
@@ -143,13 +143,13 @@ class FlaxModel(Model):
             module = make()
         except Exception as error:
             raise ConfigError(
-                f"FlaxModel of {self._label}: cannot be made ({type(error).__name__}: {error}). "
-                "Arguments go to FlaxModel.of(maker, name=value)."
+                f"FlaxModel of {self._label}: could not be created ({type(error).__name__}: "
+                f"{error}). Pass arguments with FlaxModel.of(maker, name=value)."
             ) from error
         if not _is_linen_module(module):
             raise ConfigError(
-                f"FlaxModel of {self._label}: makes {type(module).__name__}; must make a linen "
-                "module, or take rngs and make an nnx one."
+                f"FlaxModel of {self._label}: returned {type(module).__name__}, but must return a "
+                "linen module, or take rngs and return an nnx module."
             )
         return linen_network(module, draws=True)
 

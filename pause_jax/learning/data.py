@@ -46,15 +46,15 @@ class Given(DataConfig):
     """
 
     name: ClassVar[str] = "given"
-    summary: ClassVar[str] = "arrays handed over in Python"
+    summary: ClassVar[str] = "arrays passed in Python"
 
     digest: str = static(default="")
 
     def load(self) -> Dataset:
         raise ConfigError(
-            f"learning.data = given, of digest {self.digest[:12]!r}: the arrays were handed over "
-            "in Python and are in no file. Hand them over again, simulate(config, key, data=...), "
-            "or keep them as files for learning.data = files."
+            f"learning.data = given, digest {self.digest[:12]!r}: the arrays were passed in "
+            "Python and are not in a file. Pass them again with simulate(config, key, data=...), "
+            "or save them and use learning.data = files."
         )
 
 
@@ -105,8 +105,8 @@ class LinearRegression(DataConfig):
         check_memory(
             2 * 8 * self.num_samples * (self.num_features + 1),  # drawn as float64, then copied
             f"learning.data.num_samples = {self.num_samples}, num_features = {self.num_features}: "
-            "such a data set",
-            "Take fewer.",
+            "the data set",
+            "Lower num_samples or num_features.",
         )
         rng = np.random.default_rng(self.data_seed)
         num_train = self.num_samples
@@ -129,7 +129,7 @@ class Characters(DataConfig):
     """
 
     name: ClassVar[str] = "characters"
-    summary: ClassVar[str] = "characters of Python's own reference, a client a topic, no download"
+    summary: ClassVar[str] = "characters of Python's reference, one client per topic, no download"
 
     length: int = static(default=48, at_least=2)
 
@@ -155,7 +155,10 @@ def _characters(length: int) -> Dataset:
             windows.append(codes[place * length : (place + 1) * length + 1])
         clients += [number] * count
     if not windows:
-        raise ConfigError(f"learning.data.length = {length}: no topic is as long. Take fewer.")
+        raise ConfigError(
+            f"learning.data.length = {length}: must be shorter than the longest topic. Lower "
+            "learning.data.length."
+        )
     text = np.stack(windows)
     is_test = np.arange(len(text)) % 10 == 9
     train = text[~is_test]
@@ -187,7 +190,7 @@ class Files(DataConfig):
     """
 
     name: ClassVar[str] = "files"
-    summary: ClassVar[str] = "custom arrays: an .npz file, or a folder of one a client"
+    summary: ClassVar[str] = "custom arrays: an .npz file, or a folder with one file per client"
 
     path: str = static(default="")
     pixel_max: int | None = static(default=None, at_least=1, optional=True, kind=int)
@@ -197,8 +200,8 @@ class Files(DataConfig):
         where = pathlib.Path(self.path).expanduser()
         if not self.path or not os.path.exists(where):
             raise ConfigError(
-                f"learning.data.path = {self.path!r}: must be an .npz file, or a folder of such "
-                "files, and there is none."
+                f"learning.data.path = {self.path!r}: must be an existing .npz file, or a folder "
+                "of .npz files."
             )
         try:
             arrays = _folder(where) if where.is_dir() else _arrays(where)
@@ -211,7 +214,7 @@ def _folder(folder: pathlib.Path) -> Arrays:
     clients = [path for path in folder.glob("*.npz") if path.name != _TEST]
     clients.sort(key=lambda path: natural_order(path.stem))
     if not clients:
-        raise ConfigError("has no .npz file; must have one a client.")
+        raise ConfigError("must have one .npz file per client, but has none.")
     parts = [_arrays(path, only=("x", "y")) for path in clients]
     arrays: Arrays = {}
     for name in "xy":
@@ -219,8 +222,9 @@ def _folder(folder: pathlib.Path) -> Arrays:
         other = next((k for k, form in enumerate(forms) if form != forms[0]), 0)
         if other:
             raise ConfigError(
-                f"samples of {name} in {clients[0].name} have shape {forms[0]}, in "
-                f"{clients[other].name} {forms[other]}; must be the same."
+                f"samples of {name} have shape {forms[0]} in {clients[0].name}, but "
+                f"{forms[other]} in {clients[other].name}. All files must have the same shape and "
+                "kind."
             )
         arrays[name] = np.concatenate([part[name] for part in parts])
     ids = np.asarray([path.stem for path in clients])
@@ -237,7 +241,7 @@ def read_npz(path: pathlib.Path) -> Arrays:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as zipped:
             unpacked = sum(entry.file_size for entry in zipped.zip.infolist())
-            check_memory(unpacked, f"{path}: its arrays, unpacked,", "Use a part of them.")
+            check_memory(unpacked, f"{path}: the unpacked data", "Use fewer samples.")
             arrays = dict(zipped)
             if other := [name for name, array in arrays.items() if isinstance(array, bytes)]:
                 raise ValueError(f"{other[0]} is not a .npy array")
@@ -254,14 +258,15 @@ def _arrays(path: pathlib.Path, only: tuple[str, ...] = ()) -> Arrays:
     known = only or ("x", "y", "x_test", "y_test", "clients")
     if not {"x", "y"} <= set(arrays) <= set(known):
         raise ConfigError(
-            f"{path}: has the arrays {', '.join(sorted(arrays)) or 'none'}; must have x and y, and "
-            f"may have {', '.join(known[2:]) or 'no other'}."
+            f"{path}: must have the arrays x and y, and may have "
+            f"{', '.join(known[2:]) or 'no others'}, but has "
+            f"{', '.join(sorted(arrays)) or 'none'}."
         )
     x, y = arrays["x"], arrays["y"]
     if x.ndim == 0 or x.shape[:1] != y.shape[:1] or not len(x):
         raise ConfigError(
-            f"{path}: x has shape {x.shape} and y {y.shape}: must have a first axis of as many "
-            "samples, at least one."
+            f"{path}: x has shape {x.shape} and y {y.shape}: must have the same number of samples "
+            "(first axis), at least one."
         )
     return arrays
 
@@ -279,7 +284,7 @@ def decoded(name: str, source: str, read: Callable[[], Arrays]) -> Arrays:
                 return dict(arrays)
         except Exception as error:  # NumPy raises many exception types for invalid files
             warnings.warn(
-                f"{path} is damaged ({type(error).__name__}), so {name} is decoded anew.",
+                f"{path} is damaged ({type(error).__name__}). Decoding {name} again.",
                 stacklevel=2,
             )
     arrays = read()
@@ -289,8 +294,8 @@ def decoded(name: str, source: str, read: Callable[[], Arrays]) -> Arrays:
             np.savez(out, **arrays)
     except OSError as error:
         warnings.warn(
-            f"{path} cannot be written ({error}), so {name} is decoded at every start. Name "
-            "another folder in PAUSE_JAX_CACHE.",
+            f"{path} cannot be written ({error}), so {name} will be decoded at every start. Set "
+            "PAUSE_JAX_CACHE to a writable folder.",
             stacklevel=2,
         )
     return arrays

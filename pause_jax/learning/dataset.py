@@ -92,7 +92,10 @@ class Dataset(PyTree):
           ((40, 4), (10, 4), 3)
         """
         if (x_test is None) != (y_test is None):
-            raise ConfigError("x_test and y_test: give both, or neither to have a share drawn.")
+            raise ConfigError(
+                "x_test and y_test: must be passed together. Pass neither to draw a test set from "
+                "x and y."
+            )
         arrays = {"x_train": as_numbers("x", x), "y_train": as_numbers("y", y)}
         ids = None
         if clients is not None:
@@ -160,8 +163,8 @@ def checked(data: Dataset) -> Dataset:
     """
     if not isinstance(data, Dataset):
         raise ConfigError(
-            f"data = {type(data).__name__}: must be a pause_jax.learning.Dataset, which "
-            "Dataset.of(x, y) makes, or None for the data set that the config names."
+            f"data = {type(data).__name__}: must be a pause_jax.learning.Dataset, or None for the "
+            "config's data set. Build one with Dataset.of(x, y)."
         )
     leaves = jax.tree.leaves(data)
     # Traced arrays have no values to check. They were validated before tracing.
@@ -214,8 +217,8 @@ def _split(arrays: dict[str, NDArray[Any]], share: float, seed: int) -> dict[str
     test = np.sort(test)  # preserve the original order, which may be by time or client
     if not 0 < len(test) < number:
         raise ConfigError(
-            f"test_share = {share}: of {number} samples it leaves {len(test)} for the test set; "
-            "both sets must have one, and every client one for training. Give x_test and y_test."
+            f"test_share = {share}: gives {len(test)} test samples of {number}, but must leave at "
+            "least one for testing and one per client for training. Pass x_test and y_test."
         )
     train = np.setdiff1d(np.arange(number), test)
     parts = {name: array[train] for name, array in arrays.items()}
@@ -232,13 +235,15 @@ def form(x: Any) -> tuple[tuple[int, ...], Any]:
 def as_array(name: str, values: Any) -> NDArray[Any]:
     """Convert to an array, or raise ConfigError for ragged rows, masked entries and dates."""
     if np.ma.is_masked(values):
-        raise ConfigError(f"{name}: has masked entries. Leave such samples out, or fill them.")
+        raise ConfigError(f"{name}: has masked entries. Remove or fill these samples.")
     try:
         array = np.asarray(values)
     except ValueError as error:
-        raise ConfigError(f"{name}: must be an array, of rows of one length ({error}).") from None
+        raise ConfigError(
+            f"{name}: must be an array with rows of equal length ({error})."
+        ) from None
     if array.dtype.kind in "mM":
-        raise ConfigError(f"{name} is of kind {array.dtype}: must be numbers.")
+        raise ConfigError(f"{name} has dtype {array.dtype}: must be numbers.")
     return array
 
 
@@ -253,18 +258,18 @@ def as_numbers(name: str, values: Any) -> NDArray[Any]:
     if np.issubdtype(array.dtype, np.integer):
         if array.size and np.abs(array.astype(np.float64)).max() > np.iinfo(np.int32).max:
             raise ConfigError(
-                f"{name}: holds whole numbers beyond int32. Give floats for features."
+                f"{name}: must have whole numbers within int32. Use floats for features."
             )
         return array.astype(np.int32)
     if not (np.issubdtype(array.dtype, np.floating) or array.dtype == jnp.bfloat16):
-        raise ConfigError(f"{name} is of kind {array.dtype}: must be numbers.")
+        raise ConfigError(f"{name} has dtype {array.dtype}: must be numbers.")
     with np.errstate(over="ignore"):
         array = array.astype(np.float32)
     if not np.isfinite(array).all():
         place = np.argwhere(~np.isfinite(array))[0].tolist()
         raise ConfigError(
-            f"{name}{place} = {array[tuple(place)]}: must be finite (float32). Leave such samples "
-            "out, or fill them."
+            f"{name}{place} = {array[tuple(place)]}: must be finite (float32). Remove or fill "
+            "these samples."
         )
     return array
 
@@ -293,17 +298,17 @@ def _check_shapes(arrays: dict[str, NDArray[Any]]) -> None:
         x = arrays[f"x_{part}"]
         if x.ndim < 2:
             raise ConfigError(
-                f"x_{part} has shape {x.shape}: must be [N, ...], a row for each sample; one "
-                "feature is x[:, None]."
+                f"x_{part} has shape {x.shape}: must be [N, ...], one row per sample. Use x[:, "
+                "None] for a single feature."
             )
         _check_length(f"y_{part}", arrays[f"y_{part}"], len(x))
         if not len(x):
-            raise ConfigError(f"x_{part} is empty: must have a sample.")
+            raise ConfigError(f"x_{part} is empty: must have at least one sample.")
     for kind in "xy":
         train, test = form(arrays[f"{kind}_train"]), form(arrays[f"{kind}_test"])
         if train != test:
             raise ConfigError(
-                f"{kind}_test has samples of shape {test[0]} and kind {test[1]}, those of "
+                f"samples of {kind}_test have shape {test[0]} and kind {test[1]}, but those of "
                 f"{kind}_train {train[0]} and {train[1]}: must be the same."
             )
 
@@ -313,19 +318,19 @@ def _check_inputs(name: str, x: NDArray[Any], pixel_max: int) -> None:
     if pixel_max and x.dtype != np.uint8:
         raise ConfigError(
             f"{name} is {x.dtype}, and pixel_max = {pixel_max}: pixels must be uint8. Set "
-            "pixel_max = 0 for features that are used as they are."
+            "pixel_max = 0 to use features unscaled."
         )
     if pixel_max and x.max() > pixel_max:
         raise ConfigError(f"{name} has a pixel of {x.max()}: must be <= pixel_max = {pixel_max}.")
     if not pixel_max and x.dtype == np.uint8:
         raise ConfigError(
-            f"{name} is uint8 and pixel_max = 0: set pixel_max for pixels (255), or use "
-            "x.astype(np.float32) for features."
+            f"{name} is uint8 and pixel_max = 0: must have pixel_max > 0. Set pixel_max = 255 for "
+            "pixels, or use x.astype(np.float32) for features."
         )
     if x.dtype == np.int32 and x.ndim != 2:
         raise ConfigError(
-            f"{name} is of whole numbers and shape {x.shape}: tokens must be [N, L]. Pixels must "
-            "be uint8, features floats."
+            f"{name} has whole numbers and shape {x.shape}: tokens must be [N, L]. Use uint8 for "
+            "pixels, and floats for features."
         )
     if x.dtype == np.int32 and x.min() < 0:
         raise ConfigError(f"{name} has a token of {x.min()}: must be >= 0.")
@@ -340,8 +345,9 @@ def _check_targets(part: str, x: NDArray[Any], y: NDArray[Any], num_classes: int
     are_tokens = x.dtype == np.int32 and y.shape == x.shape
     if y.ndim != 1 and not are_tokens:
         raise ConfigError(
-            f"y_{part} has shape {y.shape}: labels must be [N] (y[:, 0], or y.argmax(1) of "
-            f"one-hot rows), tokens of the shape of x_{part}, targets of a regression floats."
+            f"y_{part} has shape {y.shape}: labels must be [N], and tokens must have the shape of "
+            f"x_{part}. Use y[:, 0] for a column, y.argmax(1) for one-hot rows, and floats for "
+            "regression."
         )
     word = "token" if are_tokens else "label"
     for name, values in (("y", y), ("x", x)) if are_tokens else (("y", y),):
@@ -368,19 +374,19 @@ def _check_clients(
     """Validate client numbers (one per sample) and client ids, and return the numbers as int32."""
     if clients.shape != (num_train,) or not np.issubdtype(clients.dtype, np.integer):
         raise ConfigError(
-            f"clients has shape {clients.shape} and kind {clients.dtype}: must be whole numbers "
-            f"[{num_train}], one for each training sample. Dataset.of takes names too."
+            f"clients has shape {clients.shape} and dtype {clients.dtype}: must be whole numbers "
+            f"[{num_train}], one per training sample. Use Dataset.of for client names."
         )
     numbers = np.unique(clients)
     missing = np.setdiff1d(np.arange(len(numbers)), numbers)
     if missing.size:
         raise ConfigError(
-            f"clients: nobody has number {missing[0]}, so that client has no sample; numbers must "
-            "be 0, 1, ... without gaps. Dataset.of numbers clients anew, and keeps their ids."
+            f"clients: client {missing[0]} has no samples: numbers must be 0, 1, ... without "
+            "gaps. Use Dataset.of, which renumbers clients and keeps their ids."
         )
     if ids is not None and (len(ids) != len(numbers) or len(set(ids)) != len(ids)):
         raise ConfigError(
-            f"client_ids has {len(ids)} entries, {len(set(ids))} of them distinct: must be one for "
-            f"each of the {len(numbers)} clients."
+            f"client_ids has {len(ids)} entries, {len(set(ids))} distinct: must be {len(numbers)} "
+            "distinct ids, one per client."
         )
     return clients.astype(np.int32)

@@ -247,8 +247,9 @@ class ResNet18(Model):
         """Raise ConfigError if group norm cannot divide ``width`` channels into equal groups."""
         if self.norm == "group" and self.width % GROUPS:
             raise ConfigError(
-                f"{path}.width = {self.width}: must be a multiple of {GROUPS}, the groups of group "
-                f"norm. Use {max(self.width // GROUPS, 1) * GROUPS}, or another norm."
+                f"{path}.width = {self.width}: must be a multiple of {GROUPS}, the number of "
+                f"groups of group norm. Use {max(self.width // GROUPS, 1) * GROUPS}, or another "
+                "norm."
             )
 
     def module(self, num_outputs: int) -> nn.Module:

@@ -67,8 +67,8 @@ def made(optimizer: Any, rate: Array | float) -> optax.GradientTransformation:
             return _as_one_vector(named) if optimizer in ELEMENTWISE else named
         if ":" not in optimizer:
             raise ConfigError(
-                f"learning.optimizer = {shown(optimizer)}: must be an optimiser of optax's: "
-                f"{', '.join(sorted(names))}; or your own function (rate) -> "
+                f"learning.optimizer = {shown(optimizer)}: must be an optax optimiser "
+                f"({', '.join(sorted(names))}) or a function (rate) -> "
                 f"GradientTransformation.{nearest(optimizer, names)}"
             )
         kind = "an optax.GradientTransformation"
@@ -78,13 +78,13 @@ def made(optimizer: Any, rate: Array | float) -> optax.GradientTransformation:
             value = value(rate)
         except Exception as error:
             raise ConfigError(
-                f"learning.optimizer = {optimizer!r}: cannot be called with the learning rate "
-                f"alone ({type(error).__name__}: {error})."
+                f"learning.optimizer = {optimizer!r}: must be callable with only the learning "
+                f"rate ({type(error).__name__}: {error})."
             ) from error
     if not is_transformation(value):
         raise ConfigError(
-            f"learning.optimizer = {shown(optimizer)}: must be, or give for a learning rate, an "
-            f"optax.GradientTransformation, not {type(value).__name__}."
+            f"learning.optimizer = {shown(optimizer)}: must be an optax.GradientTransformation, "
+            f"or a function of the learning rate that returns one, not {type(value).__name__}."
         )
     return value
 
@@ -147,7 +147,7 @@ class FedAvgM(ServerOptimizer):
     """
 
     name: ClassVar[str] = "fedavgm"
-    summary: ClassVar[str] = "momentum at the server"
+    summary: ClassVar[str] = "momentum on the server"
 
     rate: float = number(default=1.0, above=0)
     momentum: float = number(default=0.9, at_least=0, at_most=1)
@@ -168,7 +168,7 @@ class FedAdam(ServerOptimizer):
     """
 
     name: ClassVar[str] = "fedadam"
-    summary: ClassVar[str] = "Adam at the server"
+    summary: ClassVar[str] = "Adam on the server"
 
     rate: float = number(default=0.01, above=0)
     b1: float = number(default=0.9, at_least=0, at_most=1)
@@ -185,7 +185,7 @@ class FedYogi(FedAdam):
     """Yogi on the server, with both moments initially 0. Attributes are as in :class:`FedAdam`."""
 
     name: ClassVar[str] = "fedyogi"
-    summary: ClassVar[str] = "Yogi at the server"
+    summary: ClassVar[str] = "Yogi on the server"
 
     def transformation(self) -> optax.GradientTransformation:
         import optax
@@ -231,7 +231,7 @@ class ConstantRate(RateSchedule):
     """Constant learning rate, as in the PAUSE runs."""
 
     name: ClassVar[str] = "constant"
-    summary: ClassVar[str] = "the same rate in every round (PAUSE)"
+    summary: ClassVar[str] = "constant rate (PAUSE)"
 
     def rate(self, base: Array | float, round: Int[Array, ""]) -> Float[Array, ""] | float:
         return base
@@ -248,7 +248,7 @@ class StepDecay(RateSchedule):
     """
 
     name: ClassVar[str] = "step"
-    summary: ClassVar[str] = "decays by a factor every N rounds (StepLR, as BSFL says)"
+    summary: ClassVar[str] = "decays by a factor every N rounds (StepLR, as stated for BSFL)"
 
     every: int = static(default=100, at_least=1)
     factor: float = number(default=0.5, above=0, at_most=1)

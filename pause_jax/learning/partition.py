@@ -73,7 +73,7 @@ class PartitionConfig(Config):
         """Raise ConfigError unless the data can be partitioned among ``num_clients`` clients."""
         if num_samples < num_clients:
             raise ConfigError(
-                f"num_clients = {num_clients}: more clients than the {num_samples} training "
+                f"num_clients = {num_clients}: must be <= {num_samples}, the number of training "
                 "samples in use. Use fewer clients, a larger learning.data.num_train or another "
                 "data set."
             )
@@ -193,26 +193,26 @@ class Natural(PartitionConfig):
     """
 
     name: ClassVar[str] = "natural"
-    summary: ClassVar[str] = "the clients that the samples came from"
+    summary: ClassVar[str] = "the original client of each sample"
     keeps_clients: ClassVar[bool] = True
 
     def check_data(self, data: Dataset, num_samples: int, num_clients: int) -> None:
         if data.clients is None:
             raise ConfigError(
-                "learning.partition = natural: this data set does not say from which client a "
-                "sample came; give Dataset.of(..., clients=...), or use iid or dirichlet."
+                "learning.partition = natural: the data set has no client ids. Pass clients to "
+                "Dataset.of, or use iid or dirichlet."
             )
         if num_samples < len(data.y_train):
             raise ConfigError(
-                f"learning.data.num_train = {num_samples}: the partition natural takes all samples "
-                "of a client; leave num_train out."
+                f"learning.data.num_train = {num_samples}: must not be set, because the natural "
+                "partition uses all samples of a client. Remove num_train."
             )
         known = int(np.max(data.clients)) + 1
         if num_clients > known:
             missing = gap(data.client_ids or ())
             raise ConfigError(
-                f"num_clients = {num_clients}: must be <= {known}, the clients of the data set "
-                "under learning.partition = natural"
+                f"num_clients = {num_clients}: must be <= {known}, the number of clients in the "
+                "data set for learning.partition = natural"
                 + (f", which has no training sample of client {missing}." if missing else ".")
             )
 
@@ -234,8 +234,8 @@ class _ByLabel(PartitionConfig):
         super().check_data(data, num_samples, num_clients)
         if not are_labels(data.y_train):
             raise ConfigError(
-                f"learning.partition = {self.name}: deals samples out by their label, and this "
-                "data set has none. Use iid, dirichlet or natural."
+                f"learning.partition = {self.name}: requires labels, but the data set has none. "
+                "Use iid, dirichlet or natural."
             )
 
 
@@ -250,7 +250,7 @@ class Shards(_ByLabel):
     """
 
     name: ClassVar[str] = "shards"
-    summary: ClassVar[str] = "a few shards of the samples in order of label (McMahan et al.)"
+    summary: ClassVar[str] = "shards of samples sorted by label (McMahan et al.)"
     equal: ClassVar[bool] = True
 
     per_client: int = static(default=2, at_least=1)
@@ -260,7 +260,8 @@ class Shards(_ByLabel):
         if num_samples < num_clients * self.per_client:
             raise ConfigError(
                 f"learning.partition.per_client = {self.per_client}: {num_clients} clients need "
-                f"{num_clients * self.per_client} shards, and there are {num_samples} samples."
+                f"{num_clients * self.per_client} shards, but there are only {num_samples} "
+                "samples. Lower per_client."
             )
 
     def max_size(self, num_samples: int, num_clients: int) -> int:

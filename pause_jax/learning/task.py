@@ -59,8 +59,8 @@ class Classification(Task):
             raise _wrong_targets(self, data, "whole numbers [N], the labels")
         if data.num_classes < 2:
             raise ConfigError(
-                f"num_classes = {data.num_classes}: must be >= 2, as one label leaves nothing to "
-                "learn."
+                f"num_classes = {data.num_classes}: must be >= 2. A single label leaves nothing "
+                "to learn."
             )
 
     def loss(self, outputs: Array, targets: Array) -> Array:
@@ -98,7 +98,7 @@ class NextToken(Task):
     """
 
     name: ClassVar[str] = "next_token"
-    summary: ClassVar[str] = "a token at every place: cross entropy, accuracy"
+    summary: ClassVar[str] = "one token per position: cross entropy, accuracy"
     metrics: ClassVar[tuple[str, ...]] = ("test_accuracy",)
 
     def outputs(self, data: Dataset) -> tuple[int, ...]:
@@ -144,8 +144,8 @@ def shape_of_outputs(task: Task, data: Dataset) -> tuple[int, ...]:
         shape = ()
     if not shape or min(shape) < 1:
         raise ConfigError(
-            f"learning.task = {label(task)}: outputs gives {shown(outputs)}; must be a tuple of "
-            "whole numbers >= 1, the shape for one sample, such as (1,)."
+            f"learning.task = {label(task)}: outputs returned {shown(outputs)}, but must return "
+            "the output shape of one sample, a tuple of whole numbers >= 1 such as (1,)."
         )
     return shape
 
@@ -154,10 +154,10 @@ def check_outputs(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct, mode
     """Validate a model's output shape for a batch of one sample, and the task if it is custom."""
     needed = (1, *shape_of_outputs(task, data))
     if not isinstance(outputs, jax.ShapeDtypeStruct):
-        raise ConfigError(f"{model}: gives a {type(outputs).__name__}; must give one array.")
+        raise ConfigError(f"{model}: returned {type(outputs).__name__}, but must return one array.")
     if outputs.shape != needed:
         raise ConfigError(
-            f"{model}: gives outputs of shape {outputs.shape} for one sample; the task "
+            f"{model}: returned outputs of shape {outputs.shape} for one sample, but the task "
             f"{label(task)} needs {needed}."
         )
     if type(task) not in TASKS:
@@ -173,13 +173,13 @@ def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> N
     y = data.y_train
     if odd := [each for each in task.metrics if not each.isidentifier()]:
         raise ConfigError(
-            f"{name}: has the metric {odd[0]!r}; must be letters, digits and _, as it names a "
-            "variable of the results' file."
+            f"{name}: metric {odd[0]!r} must consist of letters, digits and _, because it names a "
+            "variable in the results file. Rename the metric."
         )
     if "test_loss" in task.metrics:
         raise ConfigError(
-            f"{name}: a metric is called 'test_loss', as the mean of its loss is. Give it another "
-            "name."
+            f"{name}: metric 'test_loss' must have another name, because it already names the "
+            "mean loss. Rename the metric."
         )
     # The batch size differs from the length of every other axis, to expose reductions over those.
     lengths = {*outputs.shape[1:], *y.shape[1:]}
@@ -204,20 +204,20 @@ def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> N
             single = jax.jit(jax.vmap(alone))(batch, targets)
     except Exception as error:
         raise ConfigError(
-            f"{name}: loss or scores cannot be computed of {number} samples, or of one, from "
-            f"outputs of shape {batch.shape} and targets {targets.shape} ({in_short(error)})."
+            f"{name}: loss or scores failed for {number} samples or for one sample, with outputs "
+            f"of shape {batch.shape} and targets {targets.shape} ({in_short(error)})."
         ) from error
     if set(values) - {"loss"} != set(task.metrics):
         raise ConfigError(
-            f"{name}: scores gives {sorted(set(values) - {'loss'})}, and its metrics are "
-            f"{sorted(task.metrics)}; must be the same names."
+            f"{name}: scores returned {sorted(set(values) - {'loss'})}, but metrics lists "
+            f"{sorted(task.metrics)}. Use the same names."
         )
     for what, value in values.items():
         is_number = what != "loss" or jnp.issubdtype(value.dtype, jnp.floating)
         if value.shape != (number,) or not is_number:
             raise ConfigError(
-                f"{name}: {what} gives {value.dtype} of shape {value.shape} for {number} samples; "
-                f"must be a float of each, ({number},)."
+                f"{name}: {what} returned {value.dtype} of shape {value.shape} for {number} "
+                f"samples, but must return one float per sample, shape ({number},)."
             )
         among, by_itself = np.asarray(value, float), np.asarray(single[what], float)
         near = 1e-3 * np.max(np.abs(among), initial=0, where=np.isfinite(among))
@@ -225,9 +225,10 @@ def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> N
         if not same.all():
             sample = int(np.argmin(same))
             raise ConfigError(
-                f"{name}: {what} of a sample is {by_itself[sample]:.4g} alone and "
-                f"{among[sample]:.4g} among {number}; must be the same. Outputs are {batch.shape}, "
-                f"targets {targets.shape}: give them one shape, such as by outputs[:, 0]."
+                f"{name}: {what} of a sample is {by_itself[sample]:.4g} alone but "
+                f"{among[sample]:.4g} in a batch of {number}: must be the same. Outputs have "
+                f"shape {batch.shape} and targets {targets.shape}. Give both one shape, for "
+                "example with outputs[:, 0]."
             )
 
 

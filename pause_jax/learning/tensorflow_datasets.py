@@ -45,7 +45,8 @@ class Prepared(DataConfig):
         if not _NAME.fullmatch(self.source.dataset):
             raise ConfigError(
                 f"{path}.dataset = {shown(self.source.dataset)}: must be NAME, NAME/CONFIG or "
-                "NAME/CONFIG:VERSION of tensorflow-datasets; other sources run their own code."
+                "NAME/CONFIG:VERSION of tensorflow-datasets, because other sources run their own "
+                "code."
             )
 
     @property
@@ -58,7 +59,9 @@ class Prepared(DataConfig):
         folder = _folder(self.data_dir, source.dataset)
         if not os.path.isdir(folder):
             if not self.download:
-                rest = "has no such data set in it" if folder.parent.is_dir() else "does not exist"
+                rest = (
+                    "does not contain the data set" if folder.parent.is_dir() else "does not exist"
+                )
                 raise _unreadable(source, self.data_dir, f"{str(folder.parent)!r} {rest}")
             _open(source, self.data_dir, download=True)
         return _load(source, self.data_dir, _fingerprint(folder))
@@ -118,11 +121,11 @@ def _folder(data_dir: str | None, dataset: str) -> pathlib.Path:
 
 def _unreadable(source: Source, data_dir: str | None, why: str) -> ConfigError:
     return ConfigError(
-        f"learning.data.data_dir = {data_dir!r}: {source.dataset} cannot be read "
-        f"({' '.join(why.split())}). Install the extra (pip install 'pause_jax[data]') and either "
-        f"point learning.data.data_dir at a folder that holds {source.dataset} in array_record "
-        "format, or set learning.data.download (needs tensorflow-cpu installed, once). The data "
-        "set 'digits' needs no download."
+        f"learning.data.data_dir = {data_dir!r}: cannot read {source.dataset} "
+        f"({' '.join(why.split())}). Install the extra (pip install 'pause_jax[data]'). Then set "
+        f"learning.data.data_dir to a folder with {source.dataset} in array_record format, or set "
+        "learning.data.download = true (requires tensorflow-cpu once). The data set 'digits' "
+        "needs no download."
     )
 
 
@@ -160,7 +163,7 @@ def _open(source: Source, data_dir: str | None, *, download: bool) -> Any:
     except Exception as error:  # tfds raises many exception types if data is not readable
         raise _unreadable(source, data_dir, f"{type(error).__name__}: {error}") from error
     if not splits:
-        raise _unreadable(source, data_dir, "it is not prepared there")
+        raise _unreadable(source, data_dir, "the data set is not prepared there")
     return splits
 
 
@@ -172,8 +175,8 @@ def _read(source: Source, data_dir: str | None) -> Arrays:
             continue
         if split not in splits:
             raise ConfigError(
-                f"learning.data = {source.dataset}: has no split {split!r}; it has "
-                f"{', '.join(map(repr, splits))}. Name them in learning.data.train and .test."
+                f"learning.data = {source.dataset}: has no split {split!r} (splits: "
+                f"{', '.join(map(repr, splits))}). Set learning.data.train and learning.data.test."
             )
         try:
             records = splits[split].__getitems__(list(range(len(splits[split]))))
@@ -182,9 +185,9 @@ def _read(source: Source, data_dir: str | None) -> Arrays:
         for part, feature in (("x", source.inputs), ("y", source.labels)):
             if feature not in records[0]:
                 raise ConfigError(
-                    f"learning.data = {source.dataset}: has no feature {feature!r}; it has "
-                    f"{', '.join(map(repr, records[0]))}. Name them in learning.data.inputs and "
-                    ".labels."
+                    f"learning.data = {source.dataset}: has no feature {feature!r} (features: "
+                    f"{', '.join(map(repr, records[0]))}). Set learning.data.inputs and "
+                    "learning.data.labels."
                 )
             values = [record[feature] for record in records]
             arrays[part + suffix] = _stacked(source, feature, values)
@@ -200,7 +203,7 @@ def _stacked(source: Source, feature: str, values: list[Any]) -> Any:
     if array is None or not np.issubdtype(array.dtype, np.number):
         kinds = f"shapes such as {sorted(shapes)[:3]}" if array is None else f"kind {array.dtype}"
         raise ConfigError(
-            f"learning.data = {source.dataset}: {feature!r} is of {kinds}; must be numbers of one "
+            f"learning.data = {source.dataset}: {feature!r} has {kinds}: must be numbers of one "
             "shape."
         )
     return array

@@ -155,7 +155,7 @@ class Lora(TrainedPart):
             if self.rank > min(kernels[name]):
                 raise ConfigError(
                     f"learning.trained.rank = {self.rank}: must be <= {min(kernels[name])}, the "
-                    f"smaller side of {name}. Lower it, or leave {name} out of the targets."
+                    f"smaller side of {name}. Lower rank, or exclude {name} from targets."
                 )
         return adapted
 

@@ -60,7 +60,7 @@ def values_and_gradients(form: str, cases, arrays):
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form != "auto"])
-def test_every_form_of_convolution_is_that_of_float64(form):
+def test_every_convolution_form_matches_float64(form):
     cases = [(*case, None) for case in CASES]
     arrays = [case_arrays(*case) for case in CASES]
     expected = [
@@ -79,7 +79,7 @@ def test_every_form_of_convolution_is_that_of_float64(form):
     assert_near(values_and_gradients(form, tuple(cases), single), expected, 1e-5)
 
 
-def test_a_kernel_that_is_a_little_off_is_noticed():
+def test_slightly_wrong_kernel_is_noticed():
     case = (3, 2, 1)
     x, kernel, dy = case_arrays(*case)
     right, wrong = (convolved(x, each, dy, *case[1:]) for each in (kernel, kernel * (1 + 1e-4)))
@@ -88,7 +88,7 @@ def test_a_kernel_that_is_a_little_off_is_noticed():
             assert_near(wrong[part], right[part], 1e-5)
 
 
-def test_a_gradient_with_many_users_is_computed_once():
+def test_gradient_with_many_users_is_computed_once():
     """Left to itself XLA sums the nine taps anew for each of them (learning/convolution.py)."""
     x, kernel = np.float32(draw(0, 4, 9, 9, 8)), np.float32(draw(1, 3, 3, 8, 16))
 
@@ -101,7 +101,7 @@ def test_a_gradient_with_many_users_is_computed_once():
     assert len(sums) == 8
 
 
-def test_kernels_of_each_client_are_a_loop_and_not_a_grouped_convolution():
+def test_per_client_kernels_use_a_loop_not_a_grouped_convolution():
     """A grouped one is a plain loop on a CPU."""
     x, kernel = draw(0, 3, 2, 6, 5, 4), draw(1, 3, 3, 3, 4, 5)
     program = str(jax.make_jaxpr(jax.vmap(functools.partial(convolve, "direct")))(x, kernel))
@@ -127,7 +127,7 @@ def test_kernels_of_each_client_are_a_loop_and_not_a_grouped_convolution():
         ("new", (20, 15, 15, 32), 64, 1, 0, "xla"),
     ],
 )
-def test_each_device_convolves_in_the_form_that_was_measured_best(
+def test_each_device_uses_the_fastest_measured_form(
     monkeypatch, backend, shape, features, stride, padding, expected
 ):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
@@ -136,7 +136,7 @@ def test_each_device_convolves_in_the_form_that_was_measured_best(
     assert best_form(x, kernel, stride, padding) == expected
 
 
-def test_the_form_is_what_the_program_has():
+def test_program_contains_the_selected_form():
     x, kernel = (jax.ShapeDtypeStruct(size, np.float32) for size in ((2, 9, 9, 4), (3, 3, 4, 5)))
 
     def program(form):
@@ -157,7 +157,7 @@ def pooled(pool, x):
 
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("shape", [(2, 6, 4, 3), (2, 7, 5, 3)])
-def test_max_pool_and_its_gradient_are_those_of_flax(shape, ties):
+def test_max_pool_and_its_gradient_match_flax(shape, ties):
     x = np.float32(draw(0, 3, *shape))  # three batches side by side
     x = np.round(x) if ties else x
     flax_pool = functools.partial(nn.max_pool, window_shape=(2, 2), strides=(2, 2))
@@ -167,7 +167,7 @@ def test_max_pool_and_its_gradient_are_those_of_flax(shape, ties):
     np.testing.assert_allclose(gradient, expected_gradient, atol=1e-6)
 
 
-def test_the_gradient_of_a_tie_goes_to_the_first_maximum():
+def test_gradient_of_a_tie_goes_to_the_first_maximum():
     x = np.asarray([[1.0, 2.0], [2.0, 2.0]], np.float32).reshape(1, 2, 2, 1)
     gradient = jax.jit(jax.grad(lambda x: jnp.sum(max_pool(x))))(x)
     np.testing.assert_array_equal(gradient.reshape(2, 2), [[0, 1], [0, 0]])

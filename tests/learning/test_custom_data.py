@@ -55,7 +55,7 @@ def sizes(config: SimConfig, data: Dataset | None = None) -> np.ndarray:
     return np.asarray(simulate(config, KEY, data, record=("data_size",)).data_size)
 
 
-def test_without_a_test_set_a_share_is_drawn_that_the_seed_fixes():
+def test_missing_test_set_is_drawn_by_the_seed():
     numbered = np.arange(50.0)[:, None]
     one, same, other = (Dataset.of(numbered, LABELS, seed=seed) for seed in (0, 0, 1))
     assert (len(one.x_train), len(one.x_test)) == (40, 10)
@@ -77,7 +77,7 @@ def test_without_a_test_set_a_share_is_drawn_that_the_seed_fixes():
         (FEATURES[:, :1], Regression),
     ],
 )
-def test_the_targets_say_what_is_learnt(y, task):
+def test_task_follows_from_the_targets(y, task):
     data = Dataset.of(FEATURES, y)
     assert isinstance(task_of(data), task)
     result = run(base(), KEY, data)
@@ -85,14 +85,14 @@ def test_the_targets_say_what_is_learnt(y, task):
     assert np.isfinite(result.test_accuracy).all() == (task is Classification)
 
 
-def test_a_column_of_targets_is_learnt_as_the_plain_targets():
+def test_column_of_targets_trains_like_a_vector():
     # As y[:, None] against outputs [B, 1] of y: once broadcast to [B, B], a loss of another size.
     column, plain = (Dataset.of(FEATURES, y) for y in (FEATURES[:, :1], FEATURES[:, 0]))
     losses = [run(base(), KEY, data).test_loss for data in (column, plain)]
     np.testing.assert_array_equal(*losses)
 
 
-def test_floats_between_zero_and_one_are_learnt_as_they_are():
+def test_floats_between_zero_and_one_are_not_rescaled():
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
@@ -109,28 +109,28 @@ NAN[3, 2] = np.nan
     ("arguments", "words"),
     [
         ((FEATURES, LABELS[:40]), r"y_train has shape \(40,\): .* each of the 50 samples"),
-        ((FEATURES, LABELS, FEATURES[:5]), "x_test and y_test: give both"),
+        ((FEATURES, LABELS, FEATURES[:5]), "x_test and y_test: must be passed together"),
         (
             (FEATURES, LABELS, FEATURES[:5], LABELS[:4]),
             "y_test .* each of the 5 samples",
         ),
-        ((FEATURES, LABELS, FEATURES[:5, :2], LABELS[:5]), r"x_test has samples of shape \(2,\)"),
+        ((FEATURES, LABELS, FEATURES[:5, :2], LABELS[:5]), r"samples of x_test have shape \(2,\)"),
         ((FEATURES, LABELS, FEATURES[:0], LABELS[:0]), "x_test is empty"),
         ((NAN, LABELS, FEATURES, LABELS), r"x\[3, 2\] = nan: must be finite"),
         ((FEATURES, np.where(LABELS, 1e39, 0.0)), "must be finite"),
         ((FEATURES, LABELS - 1), "has a label -1: must be >= 0"),
         ((FEATURES[:, 0], LABELS), r"x_train has shape \(40,\): must be \[N, ...\]"),
-        ((FEATURES, LABELS[:, None]), r"labels must be \[N\] \(y\[:, 0\]"),
+        ((FEATURES, LABELS[:, None]), r"labels must be \[N\], .* Use y\[:, 0\]"),
         ((FEATURES, np.eye(3, dtype=int)[LABELS]), "y.argmax"),
-        ((PIXELS.astype(int), LABELS), "Pixels must be uint8"),
-        ((FEATURES, LABELS.astype(str)), "y is of kind .*must be numbers"),
-        ((FEATURES.astype("timedelta64[s]"), LABELS), "x is of kind timedelta64.*must be numbers"),
+        ((PIXELS.astype(int), LABELS), "Use uint8 for pixels"),
+        ((FEATURES, LABELS.astype(str)), "y has dtype .*must be numbers"),
+        ((FEATURES.astype("timedelta64[s]"), LABELS), "x has dtype timedelta64.*must be numbers"),
         ((FEATURES, np.ma.masked_equal(LABELS, LABELS[0])), "y: has masked entries"),
-        (([[1.0], [1.0, 2.0]], [0, 1]), "x: must be an array, of rows of one length"),
+        (([[1.0], [1.0, 2.0]], [0, 1]), "x: must be an array with rows of equal length"),
         ((FEATURES, 3), "each of the 50 samples"),
     ],
 )
-def test_arrays_that_cannot_be_learnt_from_are_refused(arguments, words):
+def test_invalid_arrays_are_refused(arguments, words):
     with pytest.raises(ConfigError, match=words) as error:
         Dataset.of(*arguments)
     assert "\n" not in str(error.value)
@@ -143,20 +143,20 @@ def test_arrays_that_cannot_be_learnt_from_are_refused(arguments, words):
         ((PIXELS, LABELS), {"pixel_max": 16}, r"a pixel of 25\d: must be <= pixel_max = 16"),
         ((PIXELS, LABELS), {"pixel_max": 0}, "x_train is uint8 and pixel_max = 0"),
         ((FEATURES, LABELS), {"num_classes": 2}, "has a label 2: must be >= 0 and < num_classes"),
-        ((FEATURES, LABELS), {"test_share": float("nan")}, "test_share = nan: of 50 samples"),
+        ((FEATURES, LABELS), {"test_share": float("nan")}, "test_share = nan: gives "),
         ((FEATURES, LABELS), {"seed": -1}, "seed = -1: must be a whole number >= 0"),
         ((PIXELS, LABELS), {"pixel_max": float("nan")}, "pixel_max = nan: must be a whole number"),
         ((FEATURES, LABELS), {"num_classes": 2.5}, "num_classes = 2.5: must be a whole"),
-        ((FEATURES, LABELS), {"test_share": 0.001}, "test_share = 0.001: of 50 samples it leaves"),
+        ((FEATURES, LABELS), {"test_share": 0.001}, "test_share = 0.001: gives 0 test samples"),
         ((FEATURES, LABELS), {"clients": LABELS[:3]}, r"clients has shape \(3,\)"),
     ],
 )  # fmt: skip
-def test_words_that_do_not_fit_the_arrays_are_refused(arguments, words, rule):
+def test_invalid_dataset_options_are_refused(arguments, words, rule):
     with pytest.raises(ConfigError, match=rule):
         Dataset.of(*arguments, **words)
 
 
-def test_an_entry_is_named_by_its_place_in_the_arrays_that_were_given():
+def test_error_gives_the_position_in_the_original_arrays():
     for bad in (3, 17, 49):  # a fifth of the samples is drawn for the test set
         x = FEATURES.copy()
         x[bad, 2] = np.inf
@@ -164,7 +164,7 @@ def test_an_entry_is_named_by_its_place_in_the_arrays_that_were_given():
             Dataset.of(x, LABELS)
 
 
-def test_truth_values_are_labels_and_features():
+def test_booleans_are_valid_labels_and_features():
     data = Dataset.of(FEATURES > 0, LABELS > 0)
     assert (data.x_train.dtype, data.y_train.dtype) == (jnp.float32, jnp.int32)
     assert (data.num_classes, data.pixel_max) == (2, 0)
@@ -173,7 +173,7 @@ def test_truth_values_are_labels_and_features():
     assert data.digest == numbers.digest
 
 
-def test_a_data_set_prints_in_a_line():
+def test_data_set_repr_is_one_line():
     text = repr(Dataset.of(PIXELS, LABELS, clients=LABELS))
     assert text == (
         "Dataset(x_train=uint8[40, 4, 4, 1], y_train=int32[40], x_test=uint8[10, 4, 4, 1], "
@@ -182,12 +182,14 @@ def test_a_data_set_prints_in_a_line():
     assert "x_train=?[]" in repr(jax.tree.map(lambda leaf: None, raw()))
 
 
-def test_a_model_that_does_not_fit_arrays_that_were_given_does_not_name_another_data_set():
+def test_model_mismatch_with_passed_arrays_names_no_data_set():
     with pytest.raises(ConfigError, match=r"inputs of shape \(6,\) \(") as error:
         simulate(base(model=Cnn3()), KEY, Dataset.of(FEATURES, LABELS))
     assert "digits" not in str(error.value)
     config = base().override({"learning.data.num_train": 99})
-    with pytest.raises(ConfigError, match=r"num_train = 99: must be <= 40, the training samples."):
+    with pytest.raises(
+        ConfigError, match=r"num_train = 99: must be <= 40, the number of training samples."
+    ):
         simulate(config, KEY, Dataset.of(FEATURES, LABELS))
 
 
@@ -203,32 +205,32 @@ def raw(**changes) -> Dataset:
         (raw(pixel_max=255), "pixels must be uint8"),
         (raw(num_classes=2), "has a label 2"),
         (raw(y_test=LABELS[:4]), "one entry for each of the 10 samples"),
-        (raw(clients=np.r_[[0] * 20, [2] * 20]), "nobody has number 1"),
-        (FEATURES, r"data = ndarray: must be a pause_jax.learning.Dataset, which Dataset.of"),
+        (raw(clients=np.r_[[0] * 20, [2] * 20]), "client 1 has no samples"),
+        (FEATURES, r"data = ndarray: must be a pause_jax.learning.Dataset, or None"),
     ],
 )
-def test_a_data_set_made_by_hand_passes_the_same_door(data, words):
+def test_hand_made_data_set_is_validated(data, words):
     with pytest.raises(ConfigError, match=words):
         simulate(base(), KEY, data)
     with pytest.raises(ConfigError, match=words):
         sweep(base(), jax.random.split(KEY, 2), data=data, progress=False)
 
 
-def test_a_data_set_made_by_hand_is_that_of_the_door():
+def test_hand_made_data_set_matches_dataset_of():
     made = Dataset.of(FEATURES[:40], LABELS[:40], FEATURES[40:], LABELS[40:])
     by_hand = raw()
     one, other = (run(base(), KEY, data) for data in (made, by_hand))
     np.testing.assert_array_equal(one.test_loss, other.test_loss)
 
 
-def test_tokens_need_a_model_and_a_partition_that_take_them():
+def test_tokens_require_a_suitable_model_and_partition():
     tokens = np.tile(np.arange(20) % 5, (30, 1))
     data = Dataset.of(tokens[:, :-1], tokens[:, 1:])
     assert isinstance(task_of(data), NextToken)
     assert data.num_classes == 5
-    with pytest.raises(ConfigError, match=r"linear: takes numbers, and x_train is .* tokens"):
+    with pytest.raises(ConfigError, match=r"linear: requires float inputs, but x_train .* tokens"):
         simulate(base(), KEY, data)
-    with pytest.raises(ConfigError, match=r"min_quality = 0\.5: there is no noise"):
+    with pytest.raises(ConfigError, match=r"min_quality = 0\.5: must be 1"):
         simulate(base(partition=Iid(min_quality=0.5)), KEY, data)
     with pytest.raises(ConfigError, match="has a token of -1"):
         Dataset.of(tokens - 1, LABELS[:30])
@@ -236,12 +238,12 @@ def test_tokens_need_a_model_and_a_partition_that_take_them():
         Dataset.of(tokens[:, :-1], tokens[:, 1:], tokens[:, :-1] + 1, tokens[:, 1:], num_classes=5)
 
 
-def test_one_label_is_nothing_to_learn():
+def test_single_label_is_refused():
     with pytest.raises(ConfigError, match="num_classes = 1: must be >= 2"):
         simulate(base(), KEY, Dataset.of(FEATURES, 0 * LABELS))
 
 
-def test_the_task_can_be_said_and_must_fit():
+def test_explicit_task_must_fit_the_targets():
     data = Dataset.of(FEATURES, LABELS)
     said = run(base(task=Classification()), KEY, data)
     np.testing.assert_array_equal(said.test_loss, run(base(), KEY, data).test_loss)
@@ -252,7 +254,7 @@ def test_the_task_can_be_said_and_must_fit():
 # ---------------------------------------------------------------- clients of their own
 
 
-def test_natural_clients_hold_what_came_from_them():
+def test_natural_clients_hold_their_samples():
     data = Dataset.of(PIXELS, LABELS, PIXELS[:5], LABELS[:5], clients=NAMES)
     partition = partition_of(Natural(), data, 4)
     held = held_by(partition)
@@ -261,7 +263,7 @@ def test_natural_clients_hold_what_came_from_them():
     np.testing.assert_array_equal(sizes(base(partition=Natural()), data), [20, 10, 10, 10])
 
 
-def test_of_more_natural_clients_some_are_drawn():
+def test_surplus_natural_clients_are_drawn_at_random():
     owner = np.repeat(np.arange(10), 5)
     data = Dataset.of(FEATURES, LABELS, FEATURES, LABELS, clients=owner)
     drawn = []
@@ -277,16 +279,16 @@ def test_of_more_natural_clients_some_are_drawn():
 @pytest.mark.parametrize(
     ("config", "clients", "words"),
     [
-        (base(partition=Natural()), None, "does not say from which client"),
+        (base(partition=Natural()), None, "the data set has no client ids"),
         (base(partition=Natural()), [0] * 30 + [1] * 20, "num_clients = 4: must be <= 2"),
         (
             base(partition=Natural()).override({"learning.data.num_train": 10}),
             [0, 1, 2, 3, 4] * 10,
-            "num_train = 10: the partition natural takes all",
+            "num_train = 10: must not be set",
         ),
     ],
 )
-def test_natural_clients_must_be_there(config, clients, words):
+def test_natural_partition_requires_client_ids(config, clients, words):
     data = Dataset.of(FEATURES, LABELS, FEATURES, LABELS, clients=clients)
     with pytest.raises(ConfigError, match=words):
         simulate(config, KEY, data)
@@ -321,7 +323,7 @@ BALANCED = Dataset.of(np.arange(1000.0)[:, None], np.arange(1000) % 10)
 
 @pytest.mark.parametrize(("num_clients", "number"), [(1, 800), (10, 800), (100, 333)])
 @pytest.mark.parametrize("config", [Shards(), Shards(per_client=3), DirichletLabels()])
-def test_skewed_clients_have_samples_that_nobody_else_has(config, num_clients, number):
+def test_skewed_partitions_are_disjoint(config, num_clients, number):
     partition = partition_of(config, BALANCED, num_clients, num_samples=number)
     rows = np.concatenate(held_by(partition))
     assert len(set(rows.tolist())) == len(rows) == partition.size.sum() <= number
@@ -341,7 +343,7 @@ def labels_held(partition) -> np.ndarray:
     return np.stack([np.bincount(labels[rows], minlength=10) for rows in held_by(partition)])
 
 
-def test_a_client_of_two_shards_has_few_labels():
+def test_client_with_two_shards_has_few_labels():
     # 20 clients, 40 shards of 20 samples, 80 a label: a shard has at most two labels.
     held = [labels_held(drawn) for drawn in partitions_of(Shards(), BALANCED, 20, seeds=5)]
     numbers = (np.concatenate(held) > 0).sum(axis=1)
@@ -350,7 +352,7 @@ def test_a_client_of_two_shards_has_few_labels():
     assert not np.array_equal(held[0], held[1]), "shards are dealt out at random"
 
 
-def test_dirichlet_shares_have_their_moments_and_a_small_alpha_few_labels():
+def test_dirichlet_labels_have_their_moments_and_skew():
     # A share of Dir(alpha) over K has the mean 1/K and the variance (1/K)(1 - 1/K)/(K alpha + 1).
     clients = 10
     for alpha in (0.3, 3.0):
@@ -368,10 +370,10 @@ def test_dirichlet_shares_have_their_moments_and_a_small_alpha_few_labels():
 
 
 @pytest.mark.parametrize("config", [Shards(), DirichletLabels()])
-def test_skew_by_label_needs_labels(config):
-    with pytest.raises(ConfigError, match=f"learning.partition = {config.name}: .*by their label"):
+def test_label_skew_requires_labels(config):
+    with pytest.raises(ConfigError, match=f"learning.partition = {config.name}: requires labels"):
         simulate(base(partition=config), KEY, Dataset.of(FEATURES, FEATURES[:, 0]))
-    words = "4 clients need 400 shards" if isinstance(config, Shards) else "more clients than"
+    words = "4 clients need 400 shards" if isinstance(config, Shards) else "must be <= "
     small = (
         base(partition=Shards(per_client=100))
         if words.startswith("4")
@@ -390,7 +392,7 @@ def test_tokens_have_no_dominant_label():
 # ---------------------------------------------------------------- files
 
 
-def test_one_file_is_a_data_set(tmp_path):
+def test_single_file_is_a_data_set(tmp_path):
     path = tmp_path / "mine.npz"
     np.savez(path, x=PIXELS, y=LABELS, x_test=PIXELS[:5], y_test=LABELS[:5], clients=NAMES)
     data = Files(path=str(path)).load()
@@ -400,7 +402,7 @@ def test_one_file_is_a_data_set(tmp_path):
     assert sizes(config_file.loads(text)).sum() == 50
 
 
-def test_a_folder_has_a_file_a_client(tmp_path):
+def test_folder_has_one_file_per_client(tmp_path):
     for name, rows in (("b", slice(0, 20)), ("a", slice(20, 50))):
         np.savez(tmp_path / f"{name}.npz", x=FEATURES[rows], y=LABELS[rows])
     np.savez(tmp_path / "test.npz", x=FEATURES[:9], y=LABELS[:9])
@@ -410,7 +412,7 @@ def test_a_folder_has_a_file_a_client(tmp_path):
     np.testing.assert_allclose(data.x_train[:30], FEATURES[20:], rtol=1e-6)
 
 
-def test_clients_of_a_folder_are_counted_by_the_numbers_in_their_names(tmp_path):
+def test_client_files_are_ordered_by_number(tmp_path):
     for client in range(12):
         rows = slice(0, 2 + client)
         np.savez(tmp_path / f"client{client}.npz", x=FEATURES[rows], y=np.arange(2 + client) % 2)
@@ -434,23 +436,23 @@ def no_array(folder):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda f: f / "none", "there is none"),
-        (lambda f: f, "has no .npz file"),
+        (lambda f: f / "none", "must be an existing .npz file"),
+        (lambda f: f, "must have one .npz file per client"),
         (lambda f: (f / "a.npz", (f / "a.npz").write_text("text"))[0], "must be an .npz file"),
-        (lambda f: write(f, "a.npz", x=FEATURES), "has the arrays x; must have x and y"),
-        (lambda f: write(f, "a.npz", x=FEATURES, y=LABELS, z=LABELS), "x, y, z; must have x and y"),
+        (lambda f: write(f, "a.npz", x=FEATURES), "must have the arrays x and y, .* but has x"),
+        (lambda f: write(f, "a.npz", x=FEATURES, y=LABELS, z=LABELS), "but has x, y, z"),
         (lambda f: write(f, "a.npz", x=FEATURES[:0], y=LABELS[:0]), "at least one"),
         (lambda f: write(f, "a.npz", x=FEATURES, y=LABELS[:4]), r"x has shape .* and y \(4,\)"),
         (lambda f: write(f, "a.npz", x=1.0, y=2.0), r"x has shape \(\) and y \(\)"),
         (lambda f: write(write(f, "a.npz", x=FEATURES, y=LABELS), "b.npz", x=PIXELS, y=LABELS),
-         "samples of x in a.npz have shape"),
+         "samples of x have shape .* in a.npz, but"),
         (lambda f: write(write(f, "a.npz", x=PIXELS, y=LABELS), "b.npz", x=PIXELS / 255, y=LABELS),
-         r"samples of x in a\.npz have shape \(4, 4, 1\) and kind u, .* and kind f"),
+         r"samples of x have shape \(4, 4, 1\) and kind u in a\.npz, .* and kind f"),
         (no_array, r"must be an \.npz file of numbers \(y is not a \.npy array\)"),
         (lambda f: write(f, "a.npz", x=NAN, y=LABELS), "learning.data.path = .*must be finite"),
     ],
 )  # fmt: skip
-def test_files_that_are_none_are_refused(tmp_path, make, words):
+def test_invalid_files_are_refused(tmp_path, make, words):
     with pytest.raises(ConfigError, match=words) as error:
         simulate(base(data=Files(path=str(make(tmp_path)))), KEY)
     assert "\n" not in str(error.value)
@@ -459,7 +461,7 @@ def test_files_that_are_none_are_refused(tmp_path, make, words):
 # ---------------------------------------------------------------- characters
 
 
-def test_characters_come_with_a_client_a_topic():
+def test_characters_have_one_client_per_topic():
     from pydoc_data.topics import topics
 
     data = Characters(length=30).load()
@@ -477,20 +479,20 @@ def test_characters_come_with_a_client_a_topic():
 # ---------------------------------------------------------------- what a result says
 
 
-def test_a_sweep_says_that_arrays_were_given_and_their_file_says_so_too():
+def test_sweep_records_that_arrays_were_passed():
     data = Dataset.of(FEATURES, LABELS)
     seeds = jax.random.split(KEY, 1)
     swept = sweep({"mine": base()}, seeds, data=data, record=RECORD, progress=False)
     text = swept.config_toml.item()
     assert "digits" not in text
     assert f'digest = "{data.digest}"' in text
-    with pytest.raises(ConfigError, match="the arrays were handed over in Python"):
+    with pytest.raises(ConfigError, match="the arrays were passed in Python"):
         simulate(config_file.loads(text), KEY)
     again = run(config_file.loads(text), seeds[0], data)
     np.testing.assert_allclose(again.test_loss, swept.test_loss[0, 0], rtol=1e-5)
 
 
-def test_data_may_be_traced():
+def test_data_can_be_traced():
     data = Dataset.of(FEATURES, LABELS)
     inside = jax.jit(lambda data: run(base(), KEY, data).test_loss)(data)
     np.testing.assert_allclose(inside, run(base(), KEY, data).test_loss, rtol=1e-5)

@@ -111,7 +111,7 @@ NNX = FlaxModel.of(functools.partial(NnxNet, 8), rate=0.5)
 
 
 @pytest.mark.parametrize("model", [LINEN, LINEN_NORM, NNX])
-def test_a_module_of_ones_own_learns(model):
+def test_custom_module_learns(model):
     config = base(model=model)
     result = run(config)
     assert result.test_accuracy[-1] > 0.7
@@ -123,7 +123,7 @@ def test_a_module_of_ones_own_learns(model):
     ("model", "more"),
     [(LINEN, {"server": FedYogi(rate=0.1), "schedule": StepDecay(every=3)}), (NNX, {})],
 )
-def test_a_module_of_ones_own_keeps_the_contract_with_server_and_schedule_too(model, more):
+def test_custom_module_keeps_the_learner_contract(model, more):
     check_learner(Learning(data=TINY, model=Widened(model), max_steps=2, **more))
 
 
@@ -146,7 +146,7 @@ def Widened(model):  # noqa: N802
     return FlaxModel.of(NnxWidener if model is NNX else Widener)
 
 
-def test_linen_and_nnx_are_trained_alike():
+def test_linen_and_nnx_train_identically():
     # The same affine layer from the same initial weights: an nnx module and a linen one.
     results: list[Any] = []
     for source in (NnxPlain, nn.Sequential([nn.Dense(3)])):
@@ -168,7 +168,7 @@ def test_linen_and_nnx_are_trained_alike():
 
 
 @pytest.mark.parametrize("source", [LinenNet, NnxNet])
-def test_dropout_is_drawn_in_training_alone_and_by_the_key(source):
+def test_dropout_is_drawn_only_in_training_by_the_key(source):
     network = FlaxModel.of(source, rate=0.5).network(3)
     init, train, predict = map(jax.jit, network[:3])
     variables, mask = init(KEY, FEATURES[:1]), np.ones(300, bool)
@@ -182,7 +182,7 @@ def test_dropout_is_drawn_in_training_alone_and_by_the_key(source):
     assert not np.allclose(expected, one)
 
 
-def test_two_steps_of_a_client_drop_other_units():
+def test_steps_of_a_client_drop_different_units():
     # All samples alike and nothing learnt: only the dropout differs between rounds.
     alike = Dataset.of(np.ones((300, 5), np.float32), np.zeros(300, int), num_classes=3)
     losses = run(base(model=LINEN, learning_rate=1e-30), alike).train_loss
@@ -197,7 +197,7 @@ def test_two_steps_of_a_client_drop_other_units():
         (LINEN, set()),
     ],
 )
-def test_running_statistics_leave_in_the_clear_and_the_result_says_so(model, names):
+def test_running_statistics_are_sent_without_noise_and_reported(model, names):
     result = run(base(model=model))
     assert set(result.unnoised) == names
     assert result.variables is not None
@@ -227,11 +227,11 @@ class Unhashable(nn.Module):
     ("make", "words"),
     [
         (lambda: FlaxModel.of(3), "must be a linen module, or a class or function"),
-        (lambda: FlaxModel.of(NnxPlain(rngs=nnx.Rngs(0))), "give what makes it"),
-        (lambda: FlaxModel.of(LinenNet, widht=3), "cannot be made .*widht"),
-        (lambda: FlaxModel.of(NnxNet, widht=3), "cannot be made .*widht"),
-        (lambda: FlaxModel.of(dict), "makes dict; must make a linen module"),
-        (lambda: FlaxModel.of(Unhashable, widths=[1]), "give tuples for lists"),
+        (lambda: FlaxModel.of(NnxPlain(rngs=nnx.Rngs(0))), "must be a class or function"),
+        (lambda: FlaxModel.of(LinenNet, widht=3), "could not be created .*widht"),
+        (lambda: FlaxModel.of(NnxNet, widht=3), "could not be created .*widht"),
+        (lambda: FlaxModel.of(dict), "returned dict, but must return a linen module"),
+        (lambda: FlaxModel.of(Unhashable, widths=[1]), "Pass tuples instead of lists"),
         (
             lambda: FlaxModel.of("nowhere:Net"),
             "'nowhere' is not loaded, and config files cannot import",
@@ -239,7 +239,7 @@ class Unhashable(nn.Module):
         (lambda: FlaxModel.of(f"{__name__}:Nothing"), "test_custom_model' has no 'Nothing'"),
     ],
 )
-def test_what_is_no_module_is_refused(make, words):
+def test_invalid_module_is_refused(make, words):
     with pytest.raises(ConfigError, match=words) as error:
         make()
     assert "\n" not in str(error.value)
@@ -255,16 +255,16 @@ def test_what_is_no_module_is_refused(make, words):
         (Gru(), "gru: cannot be applied"),
         (
             FlaxModel.of(lambda rngs: nnx.Linear(64, 3, rngs=rngs)),
-            r"takes 64 numbers, and gets 5 from inputs of shape \(5,\)\. Use .* such as mlp\.$",
+            r"expects 64 features, but receives 5 from .* shape \(5,\)\. Use .* such as mlp\.$",
         ),
     ],
 )
-def test_a_model_that_does_not_fit_the_data_is_refused(model, words):
+def test_model_that_does_not_fit_the_data_is_refused(model, words):
     with pytest.raises(ConfigError, match=words):
         run(base(model=model))
 
 
-def test_a_file_names_a_module_that_can_be_imported():
+def test_config_file_names_an_importable_module():
     config = base(model=LINEN)
     text = config_file.dumps(config)
     assert f'source = "{__name__}:LinenNet"' in text
@@ -287,7 +287,7 @@ def make_sgd(rate):
     return optax.sgd(rate)
 
 
-def test_a_trusted_file_names_functions_too():
+def test_trusted_config_file_can_name_functions():
     config = base(model=FlaxModel.of(make_net, width=4), optimizer=make_sgd)
     text = config_file.dumps(config)
     with pytest.raises(
@@ -300,7 +300,7 @@ def test_a_trusted_file_names_functions_too():
     assert back.learning.optimizer is make_sgd
 
 
-def test_a_sweep_takes_modules_of_ones_own():
+def test_sweep_accepts_custom_modules():
     configs = {"linen": base(model=LINEN), "nnx": base(model=NNX)}
     swept = sweep(configs, jax.random.split(KEY, 2), data=DATA, record=RECORD, progress=False)
     for name, config in configs.items():
@@ -329,7 +329,7 @@ class Ordinal(Task):
         return {"test_distance": jnp.abs(jnp.round(outputs[:, 0]) - targets)}
 
 
-def test_a_task_of_ones_own_is_learnt_and_its_metrics_are_recorded():
+def test_custom_task_is_learnt_with_recorded_metrics():
     config = base(task=Ordinal(), learning_rate=0.05)
     result = jax.device_get(simulate(config, KEY, DATA))
     assert result.test_distance[-1] < 0.6
@@ -350,16 +350,19 @@ def test_a_task_of_ones_own_is_learnt_and_its_metrics_are_recorded():
     [
         (
             {"loss": lambda s, o, t: (o - t) ** 2},
-            r"loss (gives float32 of shape \(8, 8\)|or scores)",
+            r"loss (returned float32 of shape \(8, 8\)|or scores)",
         ),
-        ({"loss": lambda s, o, t: jnp.mean(o[:, 0] - t)}, r"loss gives float32 of shape \(\)"),
-        ({"loss": lambda s, o, t: jnp.argmax(o, 1)}, r"loss gives int32 of shape \(8,\)"),
-        ({"loss": lambda s, o, t: o[:, 0] - jnp.ones(999)}, r"loss or scores cannot be computed"),
-        ({"scores": lambda s, o, t: {}}, r"scores gives \[\], and its metrics are \['test_dist"),
-        ({"scores": lambda s, o, t: {"test_distance": o}}, r"test_distance gives float32 of shape"),
+        ({"loss": lambda s, o, t: jnp.mean(o[:, 0] - t)}, r"loss returned float32 of shape \(\)"),
+        ({"loss": lambda s, o, t: jnp.argmax(o, 1)}, r"loss returned int32 of shape \(8,\)"),
+        ({"loss": lambda s, o, t: o[:, 0] - jnp.ones(999)}, r"loss or scores failed"),
+        ({"scores": lambda s, o, t: {}}, r"scores returned \[\], but metrics lists \['test_dist"),
+        (
+            {"scores": lambda s, o, t: {"test_distance": o}},
+            r"test_distance returned float32 of shape",
+        ),
     ],
 )
-def test_a_task_that_does_not_give_a_number_of_each_sample_is_refused(changes, words):
+def test_task_without_one_number_per_sample_is_refused(changes, words):
     wrong = type("Wrong", (Ordinal,), {"name": "wrong_task", **changes})
     with pytest.raises(ConfigError, match=words) as caught:
         run(base(task=wrong()))
@@ -393,10 +396,10 @@ NUMBERS = Dataset.of(FEATURES, 1e3 + FEATURES[:, 0])
             },
             "near of a sample is",
         ),
-        ({"loss": lambda s, o, t: jnp.ones(2) * t}, "of 8 samples, or of one"),
+        ({"loss": lambda s, o, t: jnp.ones(2) * t}, "for 8 samples or for one"),
     ],
 )
-def test_a_loss_that_mixes_samples_is_refused(changes, words):
+def test_loss_that_mixes_samples_is_refused(changes, words):
     wrong = type("Mixed", (Targets,), {"name": "mixed_task", **changes})
     base(task=Targets()).learning.load(3, NUMBERS)
     with pytest.raises(ConfigError, match=f"learning.task = mixed_task: .*{words}") as error:
@@ -404,7 +407,7 @@ def test_a_loss_that_mixes_samples_is_refused(changes, words):
     assert "\n" not in str(error.value)
 
 
-def test_a_loss_that_mixes_samples_is_refused_inside_a_trace_and_by_the_contract():
+def test_loss_that_mixes_samples_is_refused_in_a_trace_and_by_the_contract():
     class Mixed(Targets):
         power: float = number(default=2.0)
 
@@ -420,7 +423,7 @@ def test_a_loss_that_mixes_samples_is_refused_inside_a_trace_and_by_the_contract
         check_learner(Learning(data=LinearRegression(num_samples=40), task=Mixed()))
 
 
-def test_a_task_that_fits_one_form_of_targets_is_checked_with_another():
+def test_task_is_checked_again_for_other_targets():
     class Plain(Targets):
         def loss(self, outputs, targets):
             beside = targets[None] if targets.ndim == 1 else targets
@@ -434,11 +437,11 @@ def test_a_task_that_fits_one_form_of_targets_is_checked_with_another():
 @pytest.mark.parametrize("given", [1, (), (0,), (1.5,), None, "a"])
 def test_outputs_must_be_a_shape(given):
     wrong = type("Wrong", (Targets,), {"outputs": lambda self, data: given})
-    with pytest.raises(ConfigError, match=r"outputs gives .*must be a tuple of whole numbers >= 1"):
+    with pytest.raises(ConfigError, match=r"outputs returned .* tuple of whole numbers >= 1"):
         simulate(base(task=wrong()), KEY, NUMBERS)
 
 
-def test_a_model_without_parameters_is_refused():
+def test_model_without_parameters_is_refused():
     class First(nn.Module):
         @nn.compact
         def __call__(self, x):
@@ -449,26 +452,26 @@ def test_a_model_without_parameters_is_refused():
             run(base(model=FlaxModel.of(module)))
 
 
-def test_a_model_that_does_not_give_one_array_is_refused():
+def test_model_that_returns_several_arrays_is_refused():
     class Two(nn.Module):
         @nn.compact
         def __call__(self, x):
             return {"out": nn.Dense(10)(x.reshape(len(x), -1))}
 
-    with pytest.raises(ConfigError, match=r"gives a dict; must give one array"):
+    with pytest.raises(ConfigError, match=r"returned dict, but must return one array"):
         run(base(model=FlaxModel.of(Two())))
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("config", "the name 'config' is taken"),
-        ("seed", "the name 'seed' is taken"),
-        ("test_loss", "a metric is called 'test_loss'"),
-        ("clock", "a metric is called 'clock', which the library records"),
+        ("config", "the name 'config' must be unused"),
+        ("seed", "the name 'seed' must be unused"),
+        ("test_loss", "metric 'test_loss' must have another name"),
+        ("clock", "metric 'clock' has the name of a built-in"),
     ],
 )
-def test_a_metric_of_a_name_that_is_taken_is_refused(name, words):
+def test_metric_with_a_reserved_name_is_refused(name, words):
     scores = {"metrics": (name,), "scores": lambda s, o, t: {name: o[:, 0]}}
     taken = base(task=type("Taken", (Ordinal,), {"name": "taken", **scores})())
     with pytest.raises(ConfigError, match=words):
@@ -477,7 +480,7 @@ def test_a_metric_of_a_name_that_is_taken_is_refused(name, words):
         sweep(taken, KEY, data=DATA, progress=False)
 
 
-def test_characters_are_learnt_from_natural_clients():
+def test_characters_are_learnt_by_natural_clients():
     config = SimConfig(
         num_clients=20, num_selected=3, num_rounds=6, eval_every=6, track_regret=False,
         policy=Random(), privacy=NoPrivacy(),
@@ -497,7 +500,7 @@ def test_characters_are_learnt_from_natural_clients():
 # ---------------------------------------------------------------- optimisers
 
 
-def test_any_optimiser_of_optax_by_name_and_one_of_ones_own():
+def test_named_and_custom_optimisers_train():
     named = run(base(optimizer="rmsprop", learning_rate=0.01))
     for own in (lambda rate: optax.rmsprop(rate), optax.rmsprop(0.01)):
         result = run(base(optimizer=own, learning_rate=0.01))
@@ -508,30 +511,32 @@ def test_any_optimiser_of_optax_by_name_and_one_of_ones_own():
 @pytest.mark.parametrize(
     ("optimizer", "words"),
     [
-        ("adagard", "must be an optimiser of optax's: .*Did you mean 'adagrad'"),
-        ("lbfgs", "must be an optimiser of optax's"),
+        ("adagard", "must be an optax optimiser .*Did you mean 'adagrad'"),
+        ("lbfgs", "must be an optax optimiser"),
         (3, "not int"),
-        (lambda: optax.sgd(0.1), "cannot be called with the learning rate alone"),
+        (lambda: optax.sgd(0.1), "must be callable with only the learning rate"),
         (lambda rate: None, "not NoneType"),
         ("nowhere:make", "'nowhere' is not loaded"),
         ("optax:sgd", "'optax:sgd': must be an optax.GradientTransformation"),
     ],
 )
-def test_what_is_no_optimiser_is_refused(optimizer, words):
+def test_invalid_optimiser_is_refused(optimizer, words):
     with pytest.raises(ConfigError, match=words):
         validate(base(optimizer=optimizer))
 
 
-def test_a_rate_that_is_fixed_goes_with_no_schedule():
+def test_fixed_rate_refuses_a_schedule():
     config = base(optimizer=optax.sgd(0.1))
     validate(config)
     decaying = config.override({"learning.schedule": config_file.parse_value(
         config, "learning.schedule", "cosine")})  # fmt: skip
-    with pytest.raises(ConfigError, match="cannot change the rate of a GradientTransformation"):
+    with pytest.raises(
+        ConfigError, match="cannot change the rate of a finished GradientTransformation"
+    ):
         validate(decaying)
 
 
-def test_the_proximal_term_is_that_of_fedprox():
+def test_proximal_term_matches_fedprox():
     # With SGD of rate r a step is w - r (gradient + mu (w - w_global)): by hand, two steps.
     config = base(optimizer="sgd", learning_rate=0.1, proximal=2.0, max_steps=2, batch_size=4)
     config = config.replace(num_clients=1, num_selected=1, num_rounds=1, eval_every=1)
@@ -578,7 +583,7 @@ def slow_server(config, updates):
 @pytest.mark.parametrize(
     "server", [FedAvgM(rate=0.5), FedAdam(rate=0.1), FedYogi(rate=0.1), FedAdam(b1=0.5, tau=0.1)]
 )
-def test_server_optimisers_are_those_of_their_formulas(server):
+def test_server_optimisers_match_their_formulas(server):
     from pause_jax.learning.optimizer import server_step
 
     transformation = server.transformation()
@@ -594,14 +599,14 @@ def test_server_optimisers_are_those_of_their_formulas(server):
     np.testing.assert_allclose(params, slow_server(server, updates), rtol=1e-3)
 
 
-def test_server_momentum_learns_and_without_it_at_rate_one_is_fedavg():
+def test_server_momentum_learns_and_reduces_to_fedavg():
     assert run(base(server=FedAvgM(rate=0.5))).test_accuracy[-1] > 0.7
     plain, same = (run(base(**words)) for words in ({}, {"server": FedAvgM(momentum=0.0)}))
     np.testing.assert_allclose(plain.test_loss, same.test_loss, rtol=1e-5)
     np.testing.assert_array_equal(plain.clients, same.clients)
 
 
-def test_the_numbers_of_server_and_proximal_term_are_swept_in_one_program():
+def test_server_and_proximal_parameters_are_swept_in_one_program():
     configs = [
         base(server=FedAdam(rate=rate), proximal=mu)
         for rate, mu in ((0.01, 0.0), (0.1, 0.0), (0.1, 5.0))

@@ -80,7 +80,7 @@ def assert_contents(dataset: Dataset, config: type[Prepared]) -> None:
         np.testing.assert_array_equal(per_label, number // 10)
 
 
-def test_digits_are_scikit_learns():
+def test_digits_match_scikit_learn():
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -102,7 +102,7 @@ def test_pixels_become_inputs_from_minus_one_to_one():
     np.testing.assert_allclose(inputs, expected, atol=1e-6)
 
 
-def test_features_are_used_as_they_are():
+def test_features_are_used_unscaled():
     dataset = LinearRegression().load()
     assert dataset.to_input(dataset.x_train) is dataset.x_train
 
@@ -143,7 +143,7 @@ def test_mnist_fashion_mnist_and_cifar10_load(shared, forget, config):
         np.testing.assert_array_equal(np.bincount(dataset.y_test), 10 * [1000])
 
 
-def test_a_data_set_is_decoded_once_and_then_read_from_the_cache(shared, empty_cache, monkeypatch):
+def test_data_set_is_decoded_once_and_then_cached(shared, empty_cache, monkeypatch):
     # The smaller split of a real data set: decoding all of it takes 8 seconds.
     config = Tfds(
         dataset="fashion_mnist", train="test", test=None, data_dir=str(shared / "data" / "tfds")
@@ -204,7 +204,7 @@ def source(empty_cache, monkeypatch, tmp_path):
     return stand_in, str(tmp_path / "data")
 
 
-def test_a_second_load_reads_nothing_and_a_mended_folder_is_read_anew(source, empty_cache):
+def test_second_load_reads_nothing_unless_the_folder_changed(source, empty_cache):
     stand_in, folder = source
     for _ in range(2):
         assert Mnist(data_dir=folder).load().x_train.max() == 0
@@ -229,7 +229,7 @@ def _flipped(content):
 @pytest.mark.parametrize(
     "damage", [lambda c: b"", lambda c: c[: len(c) // 2], lambda c: b"no zip", _flipped]
 )
-def test_a_damaged_cache_is_said_and_decoded_anew(source, empty_cache, damage):
+def test_damaged_cache_is_reported_and_decoded_again(source, empty_cache, damage):
     stand_in, folder = source
     stand_in.value = 7
     Mnist(data_dir=folder).load()
@@ -248,7 +248,7 @@ def test_a_damaged_cache_is_said_and_decoded_anew(source, empty_cache, damage):
     assert stand_in.opened == 2, "the file is whole again"
 
 
-def test_without_a_folder_of_its_own_it_is_that_of_tensorflow_datasets(source, monkeypatch):
+def test_default_folder_is_that_of_tensorflow_datasets(source, monkeypatch):
     _, folder = source
     monkeypatch.setenv("TFDS_DATA_DIR", folder)
     assert len(Mnist().load().y_train) == 3
@@ -257,7 +257,7 @@ def test_without_a_folder_of_its_own_it_is_that_of_tensorflow_datasets(source, m
         Mnist().load()
 
 
-def test_any_name_of_tensorflow_datasets_will_do(source):
+def test_any_tensorflow_data_set_loads_by_name(source):
     _, folder = source
     named, own = Tfds(dataset="mnist", data_dir=folder).load(), Mnist(data_dir=folder).load()
     for one, other in zip(jax.tree.leaves(named), jax.tree.leaves(own), strict=True):
@@ -270,13 +270,13 @@ def test_any_name_of_tensorflow_datasets_will_do(source):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"train": "all"}, "no split 'all'; it has 'train', 'test'"),
-        ({"inputs": "picture"}, "no feature 'picture'; it has 'image', 'label'"),
+        ({"train": "all"}, r"no split 'all' \(splits: 'train', 'test'"),
+        ({"inputs": "picture"}, r"no feature 'picture' \(features: 'image', 'label'"),
         ({"labels": "class"}, "no feature 'class'"),
-        ({"dataset": "other"}, "has no such data set in it"),
+        ({"dataset": "other"}, "does not contain the data set"),
     ],
 )
-def test_a_wrong_name_of_tensorflow_datasets_is_named(source, changes, words):
+def test_wrong_tensorflow_data_set_names_are_refused(source, changes, words):
     with pytest.raises(ConfigError, match=words):
         Tfds(data_dir=source[1], **changes).load()
 
@@ -290,7 +290,7 @@ def test_cache_folder_follows_the_environment(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("config", [Mnist, FashionMnist, Cifar10])
-def test_a_missing_folder_is_one_clear_error(empty_cache, tmp_path, config):
+def test_missing_folder_gives_one_clear_error(empty_cache, tmp_path, config):
     folder = str(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match="does not exist") as error:
         config(data_dir=folder).load()
@@ -303,7 +303,7 @@ def test_a_missing_folder_is_one_clear_error(empty_cache, tmp_path, config):
 
 
 @pytest.mark.parametrize("folder", ["empty", "empty/mnist", "empty/mnist/3.0.1"])
-def test_a_folder_without_the_data_set_is_one_clear_error(empty_cache, tmp_path, folder):
+def test_folder_without_the_data_set_gives_one_clear_error(empty_cache, tmp_path, folder):
     (tmp_path / folder).mkdir(parents=True)
     with pytest.raises(ConfigError, match="data_dir") as error:
         Mnist(data_dir=str(tmp_path / "empty")).load()
@@ -315,14 +315,14 @@ def test_a_folder_without_the_data_set_is_one_clear_error(empty_cache, tmp_path,
     assert not empty_cache.exists(), "a failed load must leave no cache behind"
 
 
-def test_a_folder_without_the_data_set_is_an_error_even_if_the_cache_could_serve(source, tmp_path):
+def test_folder_without_the_data_set_is_refused_despite_the_cache(source, tmp_path):
     Mnist(data_dir=source[1]).load()
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="data_dir"):
         Mnist(data_dir=str(tmp_path / "empty")).load()
 
 
-def test_missing_tensorflow_datasets_is_one_clear_error(empty_cache, monkeypatch, tmp_path):
+def test_missing_tensorflow_datasets_gives_one_clear_error(empty_cache, monkeypatch, tmp_path):
     (tmp_path / "mnist").mkdir()
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     with pytest.raises(ConfigError, match="tensorflow-datasets is missing") as error:
@@ -331,9 +331,7 @@ def test_missing_tensorflow_datasets_is_one_clear_error(empty_cache, monkeypatch
     assert "digits" in str(error.value)
 
 
-def test_digits_are_kept_too_and_a_folder_that_cannot_be_written_is_only_a_warning(
-    empty_cache, monkeypatch, tmp_path
-):
+def test_digits_are_cached_and_an_unwritable_cache_only_warns(empty_cache, monkeypatch, tmp_path):
     first = Digits().load()
     assert len(list(empty_cache.glob("digits-*.npz"))) == 1
     data_module._digits.cache_clear()

@@ -92,7 +92,7 @@ def test_held_out_samples_follow_the_key():
     assert counts.max() <= 17
 
 
-def test_a_held_out_sample_is_never_trained_on():
+def test_held_out_samples_are_never_trained_on():
     """A held-out sample of every client becomes enormous, and no update or loss changes."""
     learning = learning_of(partition=Dirichlet(concentration=1.0, min_quality=0.5))
     _, state = started(learning, data_of())
@@ -161,7 +161,7 @@ def test_clients_with_one_sample_and_broken_models_have_no_score():
     assert np.isnan(evaluate(state._replace(variables=broken))["test_accuracy"]).all()
 
 
-def test_a_thousand_clients_need_no_table_of_clients_and_samples():
+def test_a_thousand_clients_allocate_no_client_by_sample_table():
     num_clients, num_samples = 1000, 20_000
     rng = np.random.default_rng(0)
     x = rng.standard_normal((num_samples, 4)).astype(np.float32)
@@ -193,12 +193,12 @@ def _equations(jaxpr):
                 yield from _equations(value.jaxpr)
 
 
-def test_equal_partitions_stay_equal_and_train_as_many_steps_as_a_part_needs():
+def test_equal_partitions_stay_equal_and_train_the_needed_steps():
     learner, state = started(learning_of(partition=Iid()), data_of())
     assert set(state.partition.size.tolist()) == {learner.max_samples} == {9}  # of 12
 
 
-def test_no_holdout_leaves_no_trace_in_the_program():
+def test_program_without_holdout_is_unchanged():
     learning = learning_of().replace(holdout=0.0)
     learner, state = started(learning, data_of())
     assert learner.evaluate_clients is None

@@ -18,7 +18,7 @@ from tests.support.runs import KEY, LEARN, assert_close
 pytestmark = pytest.mark.slow
 
 
-def test_the_learner_of_a_bandit_learns_nothing_and_costs_nothing():
+def test_bandit_only_learner_learns_nothing_and_costs_nothing():
     learner = bandit_only(4)
     state = learner.init(keys.streams(KEY))
     selection = Selection(np.asarray([2, 0]), np.asarray([0.5, 0.5], np.float32))
@@ -86,7 +86,7 @@ MINE = SimConfig(
 RECORD = ("clients", "test_loss", "max_spent")
 
 
-def test_a_learner_of_ones_own_is_simulated_and_swept():
+def test_custom_learner_is_simulated_and_swept():
     result = simulate(MINE, KEY, record=RECORD)
     guess, expected = 0.0, []
     for row in np.asarray(result.clients):
@@ -102,7 +102,7 @@ def test_a_learner_of_ones_own_is_simulated_and_swept():
     assert first & {4, 5}
 
 
-def test_what_it_sends_goes_through_the_mechanism():
+def test_custom_learner_releases_pass_through_the_mechanism():
     private = MINE.replace(privacy=L1Laplace(clip_norm=0.1))
     noisy, exact = (simulate(config, KEY, record=RECORD) for config in (private, MINE))
     np.testing.assert_array_equal(noisy.clients, exact.clients)
@@ -122,13 +122,13 @@ def by_default():
     return simulate(EQUAL_CLIENTS, KEY, record=LOSSES)
 
 
-def test_clients_one_after_another_change_nothing_but_rounding():
+def test_sequential_clients_change_only_rounding():
     few, default = simulate(EQUAL_CLIENTS, KEY, client_batch=1, record=LOSSES), by_default()
     np.testing.assert_array_equal(few.clients, default.clients)
     assert_close(few, default)
 
 
-def test_speed_settings_are_no_part_of_a_config():
+def test_execution_options_are_not_in_a_config():
     with pytest.raises(TypeError, match="client_batch"):
         Learning(client_batch=2)  # type: ignore[call-arg]
     one = sweep(EQUAL_CLIENTS, KEY, client_batch=1, record=LOSSES, progress=False)
@@ -137,7 +137,7 @@ def test_speed_settings_are_no_part_of_a_config():
 
 
 @pytest.mark.parametrize("bad", [0, -1, 2.0, "2"])
-def test_a_bad_client_batch_is_one_message(bad):
+def test_bad_client_batch_gives_one_message(bad):
     for call in (simulate, sweep):
         with pytest.raises(ConfigError, match=r"client_batch = .*must be a whole number >= 1"):
             call(LEARN, KEY, client_batch=bad)

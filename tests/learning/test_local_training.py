@@ -144,7 +144,7 @@ def sample_order(
     ("task", "optimizer", "epochs"),
     [("classification", "adam", 1.0), ("regression", "sgd", 1.0), ("classification", "sgd", 2.5)],
 )
-def test_update_and_loss_are_those_of_numpy_passes(task, optimizer, epochs):
+def test_update_and_loss_match_numpy_passes(task, optimizer, epochs):
     dataset = make_dataset(task)
     # 11 samples in batches of 4: the last batch is partial. Client 2 holds more than it may use.
     partition = make_partition(11, 4, 30)
@@ -178,7 +178,7 @@ def test_update_and_loss_are_those_of_numpy_passes(task, optimizer, epochs):
         np.testing.assert_allclose(losses.mean[client], expected.loss, rtol=1e-5)
 
 
-def test_a_fixed_number_of_steps_gives_the_same_update_as_the_masked_loop():
+def test_fixed_steps_match_the_masked_loop():
     dataset = make_dataset("classification")
     partition = make_partition(11, 11)
     masked = make_training(dataset, batch_size=4, max_samples=11, optimizer="adam")
@@ -217,7 +217,7 @@ def test_surplus_steps_change_neither_model_nor_moments_nor_loss():
     )
 
 
-def test_training_goes_on_from_the_given_moments():
+def test_training_continues_from_the_given_moments():
     """Two participations of two clients, each with its own moments, step by step with optax."""
     dataset = make_dataset("classification")
     partition = make_partition(8, 8)
@@ -304,7 +304,7 @@ def own_samples(partition: Partition) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 7])
-def test_a_pass_uses_every_sample_of_the_client_exactly_once(batch_size):
+def test_pass_uses_every_sample_exactly_once(batch_size):
     partition = make_partition(1, 7, 20, 12, total=40)
     used = uses(partition, batch_size=batch_size, max_samples=20 + -20 % batch_size, passes=3)
     for client, own in enumerate(own_samples(partition)):
@@ -312,7 +312,7 @@ def test_a_pass_uses_every_sample_of_the_client_exactly_once(batch_size):
         np.testing.assert_array_equal(used[:, client], np.tile(expected, (3, 1)))
 
 
-def test_a_large_client_uses_that_many_of_its_own_samples_and_in_time_all():
+def test_large_client_uses_max_samples_and_eventually_all():
     partition = make_partition(25, 8, total=33)
     used = uses(partition, batch_size=4, max_samples=8, passes=60)
     for client, own in enumerate(own_samples(partition)):
@@ -324,7 +324,7 @@ def test_a_large_client_uses_that_many_of_its_own_samples_and_in_time_all():
     assert np.all(np.abs(rate - 8 / 25) < 4.5 * np.sqrt(8 / 25 * 17 / 25 / 60))
 
 
-def test_input_noise_has_the_std_of_the_quality_and_is_fixed_for_a_sample():
+def test_input_noise_has_the_quality_std_and_is_fixed_per_sample():
     features, quality = 4000, 0.6
     x = np.random.default_rng(2).uniform(-1, 1, (2, features)).astype(np.float32)
     dataset = Dataset(
@@ -367,7 +367,7 @@ class _Normed(nn.Module):
         return nn.Dense(NUM_CLASSES)(x)
 
 
-def test_batch_statistics_of_a_partial_batch_are_those_of_its_own_samples():
+def test_batch_statistics_of_a_partial_batch_ignore_padding():
     dataset, partition = make_dataset("classification"), make_partition(5)
     module = _Normed()
     training = make_training(dataset, batch_size=8, max_samples=5, module=module)
@@ -400,7 +400,7 @@ def test_the_global_model_moves_by_the_weighted_mean_of_the_updates():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_an_empty_slot_does_not_poison_the_mean(bad):
+def test_empty_slot_does_not_poison_the_mean(bad):
     variables = {"w": np.ones(3, np.float32)}
     updates = {"w": np.repeat(np.float32([[2.0], [bad]]), 3, axis=1)}
     np.testing.assert_allclose(moved(variables, updates, np.float32([1.0, 0.0]))["w"], 3.0)
@@ -441,12 +441,12 @@ def round_of():
 
 
 @pytest.mark.parametrize("client_batch", [1, 2])
-def test_a_round_is_the_same_however_many_clients_train_side_by_side(round_of, client_batch):
+def test_round_is_independent_of_the_client_batch(round_of, client_batch):
     assert_close(round_of(client_batch), round_of(5))
 
 
 @pytest.mark.parametrize("batch", range(1, 9))
-def test_each_slot_is_trained_once_and_for_all_its_steps(batch):
+def test_each_slot_is_trained_once_for_all_its_steps(batch):
     slots, steps = np.arange(7), np.asarray([3, 1, 0, 4, 1, 5, 9])
 
     def train(slot, beside):
@@ -461,13 +461,13 @@ def test_each_slot_is_trained_once_and_for_all_its_steps(batch):
     assert (np.asarray(bound) >= steps).all()
 
 
-def test_each_backend_has_its_bound_of_clients_side_by_side(monkeypatch):
+def test_each_backend_has_its_client_batch_limit(monkeypatch):
     for backend, bound in (("cpu", cohort.CPU_BYTES), ("gpu", cohort.ACCELERATOR_BYTES)):
         monkeypatch.setattr(jax, "default_backend", lambda backend=backend: backend)
         assert clients_that_fit(bound // 4) == 4
 
 
-def test_clients_side_by_side_are_bounded_by_what_they_keep(monkeypatch):
+def test_client_batch_is_limited_by_memory(monkeypatch):
     training = make_training(make_dataset("classification"), batch_size=4, max_samples=22)
     variables = initial(training)
     # Linear 5 x 3 with bias: weights and gradient; for the gradient at least the inputs.
@@ -496,7 +496,7 @@ def direct_evaluation(dataset: Dataset, variables) -> tuple[float, float]:
 
 @pytest.mark.parametrize("chunk", [1, 5, 16, 17, 1000])
 @pytest.mark.parametrize("task", ["classification", "regression"])
-def test_evaluation_in_chunks_is_the_direct_evaluation(monkeypatch, task, chunk):
+def test_chunked_evaluation_matches_direct_evaluation(monkeypatch, task, chunk):
     monkeypatch.setattr(evaluation, "EVAL_CHUNK", chunk)
     dataset = make_dataset(task, num_test=17)
     training = make_training(dataset, batch_size=1, max_samples=1)
@@ -510,7 +510,7 @@ def test_evaluation_in_chunks_is_the_direct_evaluation(monkeypatch, task, chunk)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_accuracy_of_a_model_that_is_not_finite_is_nan(bad):
+def test_accuracy_of_a_nonfinite_model_is_nan(bad):
     dataset = make_dataset("classification")
     training = make_training(dataset, batch_size=1, max_samples=1)
     variables = initial(training)

@@ -54,7 +54,7 @@ CNN3 = {
 NORMS = {f"norm_{i}": 2 * width for i, width in enumerate((32, 64, 128, 128, 64, 32))}
 
 
-def test_cnn3_with_batch_norm_is_the_authors_network():
+def test_cnn3_with_batch_norm_matches_the_authors_network():
     shapes = shapes_of(Cnn3(norm="batch"), IMAGE_32)
     assert {name: count(layer) for name, layer in shapes["params"].items()} == CNN3
     assert {name: count(layer) for name, layer in shapes["clear"].items()} == NORMS
@@ -78,7 +78,7 @@ def test_linear_is_one_affine_layer():
     "model", [Linear(), Mlp(), Mlp(hidden=(7,)), Cnn2(), Cnn3(), Cnn3(norm="none")]
 )
 @pytest.mark.parametrize("outputs", [1, 10])
-def test_output_is_one_row_a_sample(model, outputs):
+def test_output_has_one_row_per_sample(model, outputs):
     x, initial = np.zeros((3, 32, 32, 3), np.float32), model.module(outputs).init_with_output
     found, _ = jax.eval_shape(initial, jax.random.key(0), x)
     assert found.shape == (3, outputs)
@@ -88,7 +88,7 @@ def images(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((6, 32, 32, 3)).astype(np.float32)
 
 
-def test_mlp_is_relu_layers_in_numpy():
+def test_mlp_matches_relu_layers_in_numpy():
     params = variables_of(Mlp())["params"]
     x = np.random.default_rng(5).standard_normal((4, 28, 28, 1)).astype(np.float32)
     hidden = x.reshape(4, -1)
@@ -102,7 +102,7 @@ def test_mlp_is_relu_layers_in_numpy():
 # ---------------------------------------------------------------- ResNet-18
 
 
-def test_layers_of_resnet18_have_the_published_numbers_of_weights():
+def test_resnet18_layers_have_the_published_sizes():
     tree = shapes_of(ResNet18(norm="batch"), IMAGE_32)
     assert count(tree["params"]) + count(tree["clear"]) == 11_173_962
     assert count(tree["clear"]) == count(tree["batch_stats"]) == 9_600
@@ -124,7 +124,7 @@ def test_layers_of_resnet18_have_the_published_numbers_of_weights():
 
 
 @pytest.mark.parametrize("shape", [(64, 48, 3), (1, 1, 2)])
-def test_resnet18_takes_images_of_any_size(shape):
+def test_resnet18_accepts_images_of_any_size(shape):
     module, images = ResNet18(width=8).module(4), np.zeros((3, *shape), np.float32)
     outputs, tree = jax.eval_shape(module.init_with_output, jax.random.key(0), images)
     assert outputs.shape == (3, 4)
@@ -132,7 +132,7 @@ def test_resnet18_takes_images_of_any_size(shape):
 
 
 @pytest.mark.parametrize(("width", "advice"), [(12, "Use 8"), (4, "Use 8"), (20, "Use 16")])
-def test_a_width_that_group_norm_cannot_have_is_one_message(width, advice):
+def test_width_indivisible_by_group_norm_gives_one_message(width, advice):
     config = SimConfig(learning=Learning(model=ResNet18(width=width)))
     with pytest.raises(ConfigError, match=rf"learning\.model\.width = {width}: .*{advice}"):
         validate(config)
@@ -167,7 +167,7 @@ class InitialCnn3(nn.Module):
         return cls(*sizes, kernel_init=kernel_init, bias_init=bias_init, name=name, **options)
 
 
-def test_initial_weights_of_cnn3_are_those_of_plain_flax():
+def test_initial_weights_of_cnn3_match_plain_flax():
     x = images(0)[:2]
     modules = Cnn3(norm="none").module(10), InitialCnn3()
     initial = jax.jit(lambda key, x: [module.init(key, x) for module in modules])
@@ -307,7 +307,7 @@ def networks(kind, norm):
 
 @pytest.mark.parametrize("norm", ["batch", "group", "none"])
 @pytest.mark.parametrize(("kind", "form"), [("cnn3", "products"), ("resnet18", "direct")])
-def test_a_network_is_that_of_plain_flax_in_a_step_and_in_evaluation(kind, form, norm):
+def test_networks_match_plain_flax_in_training_and_evaluation(kind, form, norm):
     """Outputs, gradients of all weights and running statistics; two rows fill up the batch."""
     with jax.enable_x64(True):
         x, model, variables, (y, expected, evaluated) = networks(kind, norm)
@@ -328,7 +328,7 @@ def test_a_network_is_that_of_plain_flax_in_a_step_and_in_evaluation(kind, form,
         assert_near(jax.jit(network.predict)(variables, x), evaluated, 1e-10)
 
 
-def test_a_round_moves_every_layer():
+def test_round_changes_every_layer():
     model = ResNet18(width=8, norm="batch", convolution="xla")
     config = SimConfig(
         num_clients=2, num_selected=1, num_rounds=1, policy=Random(), privacy=NoPrivacy(),

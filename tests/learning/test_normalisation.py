@@ -61,7 +61,7 @@ def value_and_gradients(norm, x, scale, bias, direction):
 
 @pytest.mark.parametrize("kind", LAYERS)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_values_and_gradients_are_flaxs(kind, dtype):
+def test_values_and_gradients_match_flax(kind, dtype):
     with jax.enable_x64(dtype == "float64"):
         *arrays, weight = (np.asarray(a, dtype) for a in case())
         weight = weight if kind == "batch" else np.ones_like(weight)
@@ -73,7 +73,7 @@ def test_values_and_gradients_are_flaxs(kind, dtype):
         assert np.abs(actual - right).max() <= tolerance * np.abs(right).max()
 
 
-def test_a_row_that_fills_up_the_batch_does_not_enter_and_still_has_a_gradient():
+def test_padding_rows_are_ignored_but_have_a_gradient():
     x, scale, bias, direction, weight = (np.asarray(a, np.float32) for a in case())
     other = x.copy()
     other[:, 2] = np.nan
@@ -97,7 +97,7 @@ class Normalised(nn.Module):
 
 
 @pytest.mark.parametrize("shape", [(6, 3, 2, 16), (6, 16)])
-def test_running_statistics_are_the_textbooks_and_leave_out_rows_that_fill_up(shape):
+def test_running_statistics_match_the_textbook_and_ignore_padding(shape):
     module = Normalised("batch")
     variables = jax.jit(module.init)(jax.random.key(0), np.zeros(shape, np.float32))
     axes, keep = tuple(range(len(shape) - 1)), np.asarray([1, 1, 0, 1, 1, 0], bool)

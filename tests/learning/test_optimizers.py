@@ -29,7 +29,7 @@ def moved(optimizer: optax.GradientTransformation) -> list[np.ndarray]:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`optimistic_adam` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("name", sorted(optimizers()))
-def test_one_vector_moves_as_its_layers_do_where_each_weight_counts_by_itself(name):
+def test_only_elementwise_optimisers_step_equally_on_one_vector(name):
     made_by = optimizers()[name]
     by_layers, as_vector = moved(made_by(0.1)), moved(optax.flatten(made_by(0.1)))
     apart = max(np.abs(a - b).max() for a, b in zip(by_layers, as_vector, strict=True))
@@ -41,7 +41,7 @@ def test_one_vector_moves_as_its_layers_do_where_each_weight_counts_by_itself(na
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
-def test_only_small_models_of_one_kind_are_one_vector():
+def test_only_small_models_of_one_dtype_become_one_vector():
     def moments(params):
         return len(jax.tree.leaves(made("adam", 0.1).init(params)[0].mu))
 

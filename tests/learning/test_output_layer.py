@@ -25,7 +25,7 @@ def state_of(params):
     ],
     ids=lambda x: getattr(x, "name", ""),
 )
-def test_the_places_are_the_bias_and_the_incoming_weights_of_each_output(model, sample):
+def test_positions_are_the_bias_and_incoming_weights_of_each_output(model, sample):
     shapes = jax.eval_shape(model.network(7).init, jax.random.key(0), sample)["params"]
     rng = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: rng.random(leaf.shape, np.float32), shapes)
@@ -53,7 +53,7 @@ def affine(inputs=2, outputs=3):
         ({"output": {"kernel": np.zeros((3, 3, 2, 3)), "bias": np.zeros(3)}}, None),
     ],
 )
-def test_it_is_the_one_named_output_or_the_only_one(params, first):
+def test_output_layer_is_the_one_named_output_or_the_only_one(params, first):
     places = output_layer(state_of(params))
     if first is None or places is None:
         assert places is first
@@ -61,6 +61,6 @@ def test_it_is_the_one_named_output_or_the_only_one(params, first):
         np.testing.assert_array_equal(places[:, 0], first + np.arange(3))
 
 
-def test_without_a_model_there_is_none():
+def test_output_layer_is_none_without_a_model():
     nobody: Any = None
     assert output_layer(LearnerState(nobody, None, None, nobody)) is None

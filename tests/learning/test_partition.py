@@ -86,7 +86,7 @@ def test_iid_gives_equal_disjoint_shares(num_samples, num_clients):
 @pytest.mark.parametrize("dominant_share", [0.0, 0.25, 1.0])
 @pytest.mark.parametrize("concentration", [0.05, 3.0, 100.0])
 @pytest.mark.parametrize(("num_samples", "num_clients"), [(700, 7), (40, 40)])
-def test_dirichlet_hands_out_every_sample_once(
+def test_dirichlet_assigns_every_sample_once(
     num_samples, num_clients, concentration, dominant_share
 ):
     config = Dirichlet(concentration=concentration, dominant_share=dominant_share, min_quality=0.5)
@@ -99,7 +99,7 @@ def test_dirichlet_with_as_many_clients_as_samples_gives_one_each():
     assert np.all(draw(Dirichlet(min_quality=0.5), BALANCED, 40, 40).size == 1)
 
 
-def test_dirichlet_size_is_at_least_one_where_float32_cumulative_shares_are_not_monotone():
+def test_dirichlet_sizes_are_positive_despite_float32_rounding():
     # With these keys the float32 cumulative sum of the shares falls by one unit in the last place
     # across a rounding edge, on a CPU.
     config = Dirichlet(concentration=0.05)
@@ -120,7 +120,7 @@ def test_dominant_label_is_a_quarter_of_a_clients_data():
     assert 0.24 < np.mean(tops) < 0.26
 
 
-def test_without_dominant_share_no_label_stands_out():
+def test_no_label_dominates_without_dominant_share():
     tops = [
         label_shares(partition, BIG).max(axis=1)[partition.size >= 200].mean()
         for partition in each(draw(Dirichlet(dominant_share=0.0), BIG, 6000, 10))
@@ -129,7 +129,7 @@ def test_without_dominant_share_no_label_stands_out():
     assert 0.1 < np.mean(tops) < 0.15
 
 
-def test_dominant_labels_are_dealt_out_evenly_and_at_random():
+def test_dominant_labels_are_assigned_evenly_and_at_random():
     config = Dirichlet(concentration=100.0, dominant_share=0.6)
     dealt = set()
     for partition in each(draw(config, BIG, 6000, 10)):
@@ -139,7 +139,7 @@ def test_dominant_labels_are_dealt_out_evenly_and_at_random():
     assert len(dealt) == 20, "which client gets which label must be random"
 
 
-def test_what_is_left_is_dealt_out_the_same_to_all_client_numbers():
+def test_remaining_samples_are_assigned_equally_to_all_clients():
     # Seven clients, so three labels are nobody's dominant one; all clients get as much of these.
     config = Dirichlet(concentration=100.0, dominant_share=0.6, min_quality=0.5)
     nobodys = []
@@ -154,7 +154,7 @@ def test_what_is_left_is_dealt_out_the_same_to_all_client_numbers():
 
 
 @pytest.mark.parametrize("dominant_share", [0.25, 1.0])
-def test_rare_and_missing_labels_run_out_without_harm(dominant_share):
+def test_rare_and_missing_labels_can_run_out(dominant_share):
     labels = np.arange(6000, dtype=np.int32) % 8
     labels[:12] = 9  # label 8 does not exist, and label 9 is far rarer than demanded
     config = Dirichlet(concentration=100.0, dominant_share=dominant_share)
@@ -167,7 +167,7 @@ def test_rare_and_missing_labels_run_out_without_harm(dominant_share):
         assert np.all(reached > 0.2)
 
 
-def test_what_is_reserved_is_of_the_dominant_label_alone_though_it_runs_out():
+def test_reserved_samples_have_only_the_dominant_label():
     labels = np.random.default_rng(0).permutation(np.repeat([0, 1, 2], [5, 30, 65]))
     count, dominant = np.asarray([5, 30, 65]), np.asarray([1, 0, 2, 0, 0, 1])
     size = np.asarray([10, 6, 20, 7, 8, 49])
@@ -181,7 +181,7 @@ def test_what_is_reserved_is_of_the_dominant_label_alone_though_it_runs_out():
     assert len(set(found.tolist())) == len(found)
 
 
-def test_a_label_more_frequent_than_the_dominant_share_is_not_reserved():
+def test_frequent_label_is_not_reserved():
     labels = (np.arange(6000) % 10 >= 6).astype(np.int32)
     config = Dirichlet(concentration=100.0, dominant_share=0.25)
     shares = [label_shares(p, labels) for p in each(draw(config, labels, 6000, 10))]
@@ -197,14 +197,14 @@ def test_float_targets_have_no_dominant_label(config, handed_out):
 
 
 @pytest.mark.parametrize("config", [Iid(), Dirichlet(min_quality=0.5)])
-def test_fewer_samples_than_there_are_come_from_the_whole_set(config):
+def test_subset_of_samples_comes_from_the_whole_set(config):
     partitions = draw(config, BALANCED, 700, 7)
     assert len(np.unique(partitions.order)) == len(BALANCED)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("config", [Iid(min_quality=0.5), Dirichlet(min_quality=0.5)])
-def test_vmap_over_keys_gives_the_single_draws(config):
+def test_vmap_over_keys_matches_single_draws(config):
     batched = draw(config, BALANCED, 700, 7)
     keys = jax.random.split(jax.random.key(0), 20)[:3]
     single = jax.jit(lambda k, labels: config.assign(k, with_targets(labels), 700, 7))

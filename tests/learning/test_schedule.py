@@ -23,7 +23,7 @@ def rates(schedule, rounds=ROUNDS):
 
 
 @pytest.mark.parametrize(("every", "factor"), [(1, 0.9), (3, 0.1), (7, 0.5), (40, 0.5), (5, 1.0)])
-def test_step_decay_is_step_lr(every, factor):
+def test_step_decay_matches_step_lr(every, factor):
     # PyTorch's StepLR, told after every round: a step whenever their number is a multiple.
     expected, rate = [], BASE
     for done in range(len(ROUNDS)):
@@ -34,7 +34,7 @@ def test_step_decay_is_step_lr(every, factor):
 
 
 @pytest.mark.parametrize("every", [41, 61])
-def test_step_decay_counts_in_whole_numbers(every):
+def test_step_decay_counts_in_integers(every):
     # 41 times the float32 next to 1 / 41 is less than 1, and XLA divides by constants in this way.
     before, after, later = rates(StepDecay(every=every, factor=0.5), [every, every + 1, 2 * every])
     np.testing.assert_allclose([before, after, later], [BASE, BASE / 2, BASE / 2], rtol=1e-6)
@@ -53,13 +53,13 @@ def test_cosine_decay_is_half_a_cosine_and_then_constant(horizon, final):
     assert np.all(np.diff(actual) <= 0)
 
 
-def test_the_constant_rate_is_the_very_number_and_no_product():
+def test_constant_rate_is_returned_unchanged():
     base = object()
     assert ConstantRate().rate(base, np.int32(1)) is base
 
 
 @pytest.mark.parametrize("schedule", [ConstantRate, StepDecay, CosineDecay])
-def test_every_schedule_starts_at_the_base_rate_and_survives_a_file(schedule):
+def test_every_schedule_starts_at_the_base_rate_and_round_trips(schedule):
     assert rates(schedule(), [1])[0] == np.float32(BASE)
     config = SimConfig(learning=Learning(schedule=schedule()))
     assert config_file.loads(config_file.dumps(config)).learning == config.learning
@@ -75,7 +75,7 @@ def test_every_schedule_starts_at_the_base_rate_and_survives_a_file(schedule):
         (CosineDecay(final=-0.1), "learning.schedule.final = -0.1"),
     ],
 )
-def test_a_bad_schedule_is_one_message(schedule, words):
+def test_bad_schedule_gives_one_message(schedule, words):
     with pytest.raises(ConfigError, match=words):
         validate(SimConfig(learning=Learning(schedule=schedule)))
 
@@ -85,7 +85,7 @@ SLOWER = STEADY.override({"learning.schedule": StepDecay(every=3, factor=0.5)})
 RECORD = ("clients", "train_loss")
 
 
-def test_the_numbers_of_a_schedule_are_swept_in_one_program():
+def test_schedule_parameters_are_swept_in_one_program():
     configs = [SLOWER.override({"learning.schedule.factor": f}) for f in (0.2, 0.5, 1.0)]
     sweep(configs[:1], KEY, record=RECORD, max_batch=1, progress=False)
     compilations = Compilations()
@@ -99,7 +99,7 @@ def test_the_numbers_of_a_schedule_are_swept_in_one_program():
     assert len(set(loss[:, 3].tolist())) == 3
 
 
-def test_a_factor_of_one_is_the_constant_rate():
+def test_factor_of_one_is_the_constant_rate():
     one = simulate(SLOWER.override({"learning.schedule.factor": 1.0}), KEY, record=RECORD)
     steady = simulate(STEADY, KEY, record=RECORD)
     np.testing.assert_array_equal(one.clients, steady.clients)

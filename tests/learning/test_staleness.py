@@ -20,7 +20,7 @@ def factors(beta, in_time=IN_TIME, due=DUE, stale=STALE):
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.35, 1.0])
-def test_they_are_the_oracles(beta):
+def test_stale_weights_match_the_oracle(beta):
     expected = stale_weights(FRESH[IN_TIME], STALE[DUE], 1, beta)
     np.testing.assert_allclose(factors(beta)[DUE], expected, rtol=1e-4)
     # Who moves the mean most has the largest; without boost all have half.
@@ -28,16 +28,16 @@ def test_they_are_the_oracles(beta):
     np.testing.assert_allclose(factors(0.0), 0.5)
 
 
-def test_the_programs_tenth_gives_others():
+def test_published_factor_gives_different_weights():
     wrong = stale_weights(FRESH[IN_TIME], STALE[DUE], 1, 0.35, scale=10.0)
     assert np.abs(factors(0.35)[DUE] - wrong).min() > 0.05
 
 
-def test_without_fresh_updates_all_stale_ones_are_equal():
+def test_stale_weights_are_equal_without_fresh_updates():
     np.testing.assert_allclose(factors(0.35, IN_TIME & False), (1 - 0.35) / 2, rtol=1e-6)
 
 
-def test_what_is_not_averaged_counts_nowhere():
+def test_updates_that_are_not_averaged_have_no_effect():
     broken = np.where(DUE[:, None], STALE, np.nan)
     np.testing.assert_array_equal(factors(0.35, stale=broken)[DUE], factors(0.35)[DUE])
     nobody = factors(0.35, due=DUE & False)
