@@ -272,7 +272,9 @@ def test_build_must_return_declared_type():
         TypeError, match=r"NoPolicy.build returned function, but must return Policy"
     ):
         check_policy(NoPolicy())
-    with pytest.raises(TypeError, match=r"NoLearner.build returned NoneType: must be Learner"):
+    with pytest.raises(
+        TypeError, match=r"NoLearner.build returned NoneType, but must return Learner"
+    ):
         check_learner(NoLearner(data=TINY))
 
 

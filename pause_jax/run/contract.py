@@ -23,7 +23,7 @@ NONFINITE = "first_nonfinite_round"
 # RULES[i] corresponds to bit i of the mask returned by `broken`.
 RULES = (
     "the policy chose a client twice",
-    "the policy chose a number that is no client",
+    "the policy chose a client that does not exist",
     "the policy gave a weight to a client that was not available",
     "the policy's weights are not finite and >= 0",
     "the policy's weights do not sum to one",
@@ -86,8 +86,8 @@ def finding(rounds: Any, rules: Any) -> str:
         return ""
     first = int(rounds[rounds > 0].min())
     return (
-        f"{words(int(rules[rounds == first][0]))}, in round {first} and in {(rounds > 0).sum()} of "
-        f"{rounds.size} seeds; its figures mean nothing."
+        f"{words(int(rules[rounds == first][0]))} (first in round {first}, in "
+        f"{(rounds > 0).sum()} of {rounds.size} seeds). These results are not valid."
     )
 
 
@@ -97,7 +97,10 @@ def not_finite(rounds: Any) -> str:
     bad = each[each > 0]
     if not bad.size:
         return ""
-    return f"the model was not finite from round {bad.min()} on in {bad.size} of {each.size} seeds."
+    return (
+        f"the model was not finite from round {bad.min()} onwards in {bad.size} of {each.size} "
+        "seeds."
+    )
 
 
 def warn(found: dict[str, str], category: type[Warning] = BrokenContract) -> None:

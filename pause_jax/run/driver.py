@@ -123,7 +123,8 @@ def _check_finite(state: State) -> None:
     if rounds.any():
         raise FloatingPointError(
             f"round {rounds[rounds > 0].min()}: the model is not finite (jax_debug_nans is on). "
-            "Without the mode, first_nonfinite_round of the result names this round."
+            "Without jax_debug_nans, the run finishes and first_nonfinite_round of the result "
+            "reports this round."
         )
 
 

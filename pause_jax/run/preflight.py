@@ -22,7 +22,7 @@ from pause_jax.learning import Dataset, Execution
 from pause_jax.run.programs import state_shapes
 from pause_jax.run.record.result import Quantities, recorded_bytes
 
-FEWER = "Simulate fewer clients, or a smaller model."
+FEWER = "Simulate fewer clients or a smaller model."
 # Warn if min_latency is below this fraction of the fastest client's expected latency. With 30
 # log-normal clients (300 rounds, 8 seeds), PAUSE with Thompson sampling finishes after 251 s for a
 # fraction of 1/2, 284 s for 1/10 and 298 s for 1/50. Random selection finishes after 293 s.
@@ -75,8 +75,8 @@ def checked_keys(keys: Array) -> Array:
         before = first.setdefault(words.tobytes(), place)
         if before != place:
             raise ConfigError(
-                f"keys[{place}] equals keys[{before}]: keys must differ, as equal runs make errors "
-                "look small. Make them with jax.random.split(jax.random.key(0), S)."
+                f"keys[{place}] equals keys[{before}]: keys must differ, because equal runs make "
+                "errors look too small. Make them with jax.random.split(jax.random.key(0), S)."
             )
     return keys
 
@@ -93,8 +93,8 @@ def checked_devices(devices: Sequence[jax.Device] | None) -> list[jax.Device]:
     are_devices = all(isinstance(device, jax.Device) for device in listed)
     if not listed or len(set(listed)) < len(listed) or not are_devices:
         raise ConfigError(
-            f"devices = {shown(devices)}: must be a list of JAX devices, each once, such as "
-            "jax.devices()[:1]; leave it out for the default."
+            f"devices = {shown(devices)}: must be a list of distinct JAX devices, such as "
+            "jax.devices()[:1]. Remove devices to use the default."
         )
     return listed
 
@@ -161,16 +161,16 @@ def client_ids(config: SimConfig, data: Any) -> tuple[str, ...]:
     if len(data_ids) > num_clients:
         if files:
             raise ConfigError(
-                f"num_clients = {num_clients}: of the data's {len(data_ids)} clients as many are "
-                f"drawn by the key, and {next(iter(files))} has the seconds of particular clients. "
-                f"Set num_clients = {len(data_ids)}, or leave samples of other clients out."
+                f"num_clients = {num_clients}: the key draws this many of the data's "
+                f"{len(data_ids)} clients, but {next(iter(files))} has values for specific "
+                f"clients. Set num_clients = {len(data_ids)}, or remove samples of other clients."
             )
         return ()
     for where, ids in files.items():
         if not data_ids and (missing := gap(ids)):
             raise ConfigError(
-                f"{where}: has no line of client {missing}. Number clients 0, 1, ... without gaps, "
-                "or name them."
+                f"{where}: has no line for client {missing}. Number clients 0, 1, ... without "
+                "gaps, or use names."
             )
     sources = {"the data": data_ids} | files if data_ids else files
     if not sources:
@@ -188,11 +188,11 @@ def _other_clients(
 ) -> ConfigError:
     missing = [each for each in expected if each not in set(ids)]
     surplus = [each for each in ids if each not in set(expected)]
-    parts = [f"has no line of client {listed(missing)}"] if missing else []
-    parts += [f"has client {listed(surplus)}, whom {reference} does not have"] if surplus else []
+    parts = [f"has no line for client {listed(missing)}"] if missing else []
+    parts += [f"has client {listed(surplus)}, which {reference} does not have"] if surplus else []
     return ConfigError(
-        f"{where}: {' and '.join(parts)}. Lines must be of the same clients, by their ids: leave "
-        "out those of the others, or rename them."
+        f"{where}: {' and '.join(parts)}. Both must have the same client ids. Remove the other "
+        "clients, or rename them."
     )
 
 
@@ -204,7 +204,7 @@ def check_size(config: SimConfig, data: Any, quantities: Quantities, num_runs: i
         check_memory(before_and_after, f"{sizes}: a round", FEWER)
     check_memory(
         num_runs * recorded_bytes(quantities, config),
-        f"{sizes}, num_rounds = {config.num_rounds}: the record of {num_runs} such run"
+        f"{sizes}, num_rounds = {config.num_rounds}: the record of {num_runs} run"
         + "s" * (num_runs > 1),
         "Simulate fewer clients, rounds or seeds, or record less (record=...).",
     )
@@ -222,9 +222,10 @@ def warn_if_far(min_latency: ArrayLike, fastest: ArrayLike) -> None:
     far = np.flatnonzero(least < FAR_BELOW * fastest)
     if far.size:
         warnings.warn(
-            f"latency.min_latency = {least[far[0]]:g}: is far below the {fastest[far[0]]:.3g} s of "
-            "the fastest client, so all speeds are near 0 and policies hardly learn. Give all "
-            "latencies in seconds, and set it a little below the fastest client.",
+            f"latency.min_latency = {least[far[0]]:g}: is far below the {fastest[far[0]]:.3g} s "
+            "of the fastest client, so all speeds are near 0 and policies hardly learn. Use "
+            "seconds for all latencies, and set latency.min_latency slightly below the fastest "
+            "client.",
             stacklevel=3,
         )
 

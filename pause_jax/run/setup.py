@@ -74,13 +74,13 @@ def learner_of(config: SimConfig, data: Any, execution: Execution | None = None)
     learner = learning.build(data, config.num_clients, execution)
     if not isinstance(learner, Learner):
         raise TypeError(
-            f"{name}.build returned {type(learner).__name__}: must be "
-            "Learner(init, train, ask, evaluate)."
+            f"{name}.build returned {type(learner).__name__}, but must return Learner(init, "
+            "train, ask, evaluate)."
         )
     if config.stale_updates == "next" and learner.deferred is None:
         raise ConfigError(
-            f"stale_updates = 'next': the learner of {name} cannot average stale updates. Give it "
-            "`deferred`, or set stale_updates = 'lost'."
+            f"stale_updates = 'next': the learner of {name} cannot average stale updates. Define "
+            "`deferred` in the learner, or set stale_updates = 'lost'."
         )
     return learner
 
@@ -222,8 +222,8 @@ def world_of(config: SimConfig, latency_of: OfWork) -> World:
         seconds = model.at(round_keys.latency, round, num_clients)
         if jnp.shape(seconds) != (num_clients,):
             raise ConfigError(
-                f"latency = {type(model).__name__}: gave seconds of shape "
-                f"{jnp.shape(seconds)}; must be [{num_clients}], one for each client."
+                f"latency = {type(model).__name__}: returned seconds of shape "
+                f"{jnp.shape(seconds)}, but must return [{num_clients}], one per client."
             )
         return jnp.asarray(seconds, jnp.float32)
 

@@ -106,7 +106,7 @@ def test_drawn_test_set_leaves_every_client_a_sample():
     few = Dataset.of(x, owner % 2, clients=owner, test_share=0.05)
     drawn = np.sort(np.random.default_rng(0).permutation(40)[:2])
     np.testing.assert_array_equal(few.x_test[:, 0], drawn)
-    with pytest.raises(ConfigError, match="every client one for training"):
+    with pytest.raises(ConfigError, match="one per client for training"):
         Dataset.of(x, owner % 2, clients=np.arange(40))
 
 
@@ -132,9 +132,13 @@ def test_data_and_latencies_match_by_client_id(tmp_path, ids):
 @pytest.mark.parametrize(
     ("of_data", "of_fleet", "words"),
     [
-        (range(11), [*range(5), *range(6, 13)], r"no line of client '5' and has client '11', '12'"),
-        ([*range(2), *range(3, 12)], range(12), r"has client '2', whom the data does not have"),
-        (SITES, range(12), r"no line of client 'site0', .* and 7 more and has client '0', "),
+        (
+            range(11),
+            [*range(5), *range(6, 13)],
+            r"no line for client '5' and has client '11', '12'",
+        ),
+        ([*range(2), *range(3, 12)], range(12), r"has client '2', which the data does not have"),
+        (SITES, range(12), r"no line for client 'site0', .* and 7 more and has client '0', "),
         (SITES[:3], ["site1", "site2", "site3"], "'site0' and has client 'site3'"),
     ],
 )
@@ -155,7 +159,7 @@ def test_fleet_files_must_have_same_clients(tmp_path):
     bandit = config(3, learning=None, latency=fleet(tmp_path, "abc"))
     prepare(bandit.replace(availability_trace=availability_trace(tmp_path, "abcd")))
     with pytest.raises(
-        ConfigError, match=r"availability_trace.path = .*no line of client 'b'.* client 'd'"
+        ConfigError, match=r"availability_trace.path = .*no line for client 'b'.* client 'd'"
     ):
         prepare(bandit.replace(availability_trace=availability_trace(tmp_path, "acd")))
 
@@ -169,7 +173,7 @@ def test_numbers_with_gaps_require_data_with_same_ids(tmp_path):
         run.override({"learning.partition": Learning().partition}),
     ):
         with pytest.raises(
-            ConfigError, match=r"has no line of client 0\. .* without gaps, or name"
+            ConfigError, match=r"has no line for client 0\. .* without gaps, or use"
         ):
             prepare(other, None if other.learning is None else data_of(ids))
     with pytest.raises(ConfigError, match="no training sample of client 0"):
@@ -178,7 +182,7 @@ def test_numbers_with_gaps_require_data_with_same_ids(tmp_path):
 
 def test_drawn_clients_are_refused_with_file_of_named_clients(tmp_path):
     run = config(4, latency=fleet(tmp_path, SITES))
-    with pytest.raises(ConfigError, match=r"12 clients .* drawn by the key.*Set num_clients = 12"):
+    with pytest.raises(ConfigError, match=r"key draws .* 12 clients.*Set num_clients = 12"):
         prepare(run, data_of(SITES))
     prepare(config(4), data_of(SITES))
     # Topics of a text are no devices: any fleet may have them.

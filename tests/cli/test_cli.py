@@ -300,7 +300,7 @@ def test_the_version_is_printed(monkeypatch, tmp_path, capsys):
         (("compare", "--set", "num_selected=31"), ["num_selected = 31", "<= num_clients = 30"]),
         (("compare", "--target", "80"), ["--target 80", "<= 1"]),
         (("compare", "--log", "json"), ["--log", "'json' is not one of 'tensorboard',"]),
-        (("compare", "--per-client"), ["'client_loss' needs samples that clients hold out"]),
+        (("compare", "--per-client"), ["'client_loss' needs held-out samples"]),
         (("compare", "--seeds", "0"), ["--seeds", "greater than or equal to 1"]),
         (("compare", "--preset", "mnist_small", "--data-dir", "nowhere"), ["nowhere", "folder"]),
         (("run", "nowhere.toml"), ["nowhere.toml", "digits_small"]),
@@ -386,7 +386,7 @@ def test_damaged_cache_warns_once_and_is_rebuilt(monkeypatch, tmp_path, capsys):
         assert run(monkeypatch, tmp_path, *arguments) == 0
     printed, error = capsys.readouterr()
     assert [line for line in error.splitlines() if "warning" in line.lower()] == [
-        f"warning: {file} is damaged (EOFError), so digits is decoded anew."
+        f"warning: {file} is damaged (EOFError). Decoding digits again."
     ]
     assert "random" in printed
     assert (tmp_path / "results" / "compare-digits_small").is_dir()

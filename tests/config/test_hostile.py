@@ -81,7 +81,11 @@ def dense(arguments):
     return model('"flax.linen:Dense"', arguments)
 
 
-NO_KIND, NOT_THERE, NOT_LOADED = "must be a class of Flax modules", "has no '", "is not loaded"
+NO_KIND, NOT_THERE, NOT_LOADED = (
+    "must be a linen module, or a linen or nnx module class",
+    "has no '",
+    "is not loaded",
+)
 CONFIGS = {
     # What is called.
     "shell": (model('"os:system"'), NO_KIND),
@@ -107,7 +111,7 @@ CONFIGS = {
     # Arguments that are no plain data, and values of other kinds.
     "no pairs": (dense('[["features"]]'), "must be pairs"),
     "a table": (dense("[{features = 3}]"), "must be pairs"),
-    "a dunder for a name": (dense('[["__class__", 4]]'), "cannot be made"),
+    "a dunder for a name": (dense('[["__class__", 4]]'), "could not be created"),
     "a date": (model("1979-05-27", "[]"), "must be a linen module"),
     "a field that is none": ('[reward]\n"__class__" = 1', "no field '__class__'"),
     # Sizes.
@@ -182,7 +186,7 @@ def test_trust_allows_calls_of_named_objects(monkeypatch):
     text = model('"builtins:dict"', "[]")
     with pytest.raises(ConfigError, match=NO_KIND):
         validate(config_file.loads(text))
-    with pytest.raises(ConfigError, match="makes dict; must make a linen module"):
+    with pytest.raises(ConfigError, match="returned dict, but must return a linen module"):
         validate(config_file.loads(text, trust=True))
     pathlib.Path("mine.toml").write_text(text)
     assert "makes dict" in refused("run", "mine.toml", "--trust")

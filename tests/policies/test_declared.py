@@ -352,7 +352,7 @@ def test_run_that_breaks_the_contract_warns_once():
     config = BASE.replace(policy=Broken())
     with pytest.warns(BrokenContract) as seen:
         simulate(config, KEY)
-    words = "the policy chose a client twice, in round 4 and in 1 of 1 seeds"
+    words = "the policy chose a client twice (first in round 4, in 1 of 1 seeds"
     assert [words in str(each.message) for each in seen] == [True]
     assert seen[0].filename == __file__, "the caller's line"
     configs = {"good": BASE, "bad": config, "worse": config.replace(availability=0.5)}
@@ -360,7 +360,9 @@ def test_run_that_breaks_the_contract_warns_once():
         sweep(configs, jax.random.split(KEY, 2), record=RECORDED, progress=False)
     assert len(seen) == 1
     first, second = str(seen[0].message).splitlines()
-    assert first.startswith("bad: the policy chose a client twice, in round 4 and in 2 of 2 seeds")
+    assert first.startswith(
+        "bad: the policy chose a client twice (first in round 4, in 2 of 2 seeds"
+    )
     assert second.startswith("worse: ")
     assert "good" not in str(seen[0].message)
 

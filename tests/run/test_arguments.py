@@ -41,9 +41,9 @@ BAD = [
             lambda devices: swept(devices=devices),
         )
     ),
-    (lambda: simulate(BANDIT, KEY, record=()), "record = (): must name one quantity at least"),
-    (lambda: swept(record=()), "record = (): must name one quantity at least"),
-    (lambda: swept(record=3), "record = 3: must name one quantity at least"),
+    (lambda: simulate(BANDIT, KEY, record=()), "record = (): must have at least one quantity"),
+    (lambda: swept(record=()), "record = (): must have at least one quantity"),
+    (lambda: swept(record=3), "record = 3: must have at least one quantity"),
     (lambda: swept(max_batch=0), "max_batch = 0: must be a whole number >= 1"),
     (lambda: swept(max_batch=1.5), "max_batch = 1.5: must be a whole number"),
     (lambda: swept(max_batch=True), "max_batch = True: must be a whole number"),
@@ -58,14 +58,14 @@ BAD = [
 
 
 @pytest.mark.parametrize(("call", "words"), BAD)
-def test_a_bad_argument_is_one_clear_line(call, words):
+def test_bad_argument_gives_one_clear_line(call, words):
     with pytest.raises(ConfigError) as error:
         call()
     assert_clear(error)
     assert words in str(error.value)
 
 
-def test_devices_may_be_any_series_of_them():
+def test_devices_can_be_any_iterable():
     series = [CPU], (CPU,), np.asarray([CPU])
     same = [swept(devices=devices, record=("clock",)).clock.values for devices in series]
     np.testing.assert_array_equal(*same[:2])
@@ -82,7 +82,7 @@ HUGE = [
     ),
     (
         lambda: swept(BANDIT.replace(num_rounds=10**7), jax.random.split(KEY, 1000)),
-        "num_clients = 6, num_rounds = 10000000: the record of 1000 such runs needs",
+        "num_clients = 6, num_rounds = 10000000: the record of 1000 runs needs",
     ),
     (
         lambda: simulate(
@@ -92,13 +92,13 @@ HUGE = [
     ),
     (
         lambda: LinearRegression(num_samples=10**9, num_features=10**4).load(),
-        "learning.data.num_samples = 1000000000, num_features = 10000: such a data set needs",
+        "learning.data.num_samples = 1000000000, num_features = 10000: the data set needs",
     ),
 ]
 
 
 @pytest.mark.parametrize(("call", "words"), HUGE)
-def test_what_is_larger_than_the_machine_is_refused_before_it_is_made(call, words):
+def test_run_larger_than_memory_is_refused_early(call, words):
     with pytest.raises(ConfigError) as error:
         call()
     assert_clear(error)
@@ -106,12 +106,12 @@ def test_what_is_larger_than_the_machine_is_refused_before_it_is_made(call, word
     assert "GiB, but this machine has" in str(error.value)
 
 
-def test_the_command_line_refuses_it_in_one_message(monkeypatch, tmp_path, capsys):
+def test_command_line_refuses_a_too_large_run_in_one_message(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(memory, "machine_bytes", lambda: 2**28)
     for change, words in (
         ("num_clients=1000000000", "a round needs"),
-        ("num_rounds=1000000", "the record of 3 such runs needs"),
+        ("num_rounds=1000000", "the record of 3 runs needs"),
     ):
         arguments = ["sweep", "digits_small", "--set", "learning=none", "--set", change]
         monkeypatch.setattr(sys, "argv", ["pause-jax", *arguments, "--no-figures"])
@@ -123,7 +123,7 @@ def test_the_command_line_refuses_it_in_one_message(monkeypatch, tmp_path, capsy
         assert words in error
 
 
-def test_how_much_fits_is_asked_of_the_machine(monkeypatch):
+def test_memory_limit_is_read_from_the_machine(monkeypatch):
     """What is refused is what exceeds it: not a byte less, and of all runs together."""
     quantities = chosen(("clock", "counts"))
     config = BANDIT.replace(num_rounds=1000)
@@ -134,11 +134,11 @@ def test_how_much_fits_is_asked_of_the_machine(monkeypatch):
         if fits:
             check_size(config, None, quantities, runs)
         else:
-            with pytest.raises(ConfigError, match=f"the record of {runs} such runs"):
+            with pytest.raises(ConfigError, match=f"the record of {runs} runs needs"):
                 check_size(config, None, quantities, runs)
 
 
-def test_to_ask_how_much_fits_costs_a_run_no_second_trace(monkeypatch):
+def test_memory_check_adds_no_second_trace(monkeypatch):
     traced = []
 
     def init(*given):
@@ -150,7 +150,7 @@ def test_to_ask_how_much_fits_costs_a_run_no_second_trace(monkeypatch):
     assert len(traced) == 1
 
 
-def test_a_container_may_take_less_than_the_machine_has(monkeypatch, tmp_path):
+def test_container_limit_reduces_available_memory(monkeypatch, tmp_path):
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for text, expected in (("4096\n", 4096), ("max\n", whole)):
         (tmp_path / "memory.max").write_text(text)
@@ -158,13 +158,16 @@ def test_a_container_may_take_less_than_the_machine_has(monkeypatch, tmp_path):
         assert memory.machine_bytes() == expected
 
 
-def test_more_characters_than_any_topic_has_are_refused():
-    with pytest.raises(ConfigError, match=r"learning.data.length = 100000000: no topic is as long"):
+def test_length_beyond_every_topic_is_refused():
+    with pytest.raises(
+        ConfigError,
+        match=r"learning.data.length = 100000000: must be shorter than the longest topic",
+    ):
         Characters(length=10**8).load()
 
 
 @pytest.mark.parametrize("path", ["num_rounds", "num_clients", "eval_every", "policy.search.steps"])
-def test_a_whole_number_beyond_int32_is_refused(path):
+def test_integer_beyond_int32_is_refused(path):
     config = BANDIT.replace(policy=named("sa_pause")).override({path: 2**40})
     with pytest.raises(ConfigError, match=f"{path} = 1099511627776: must be a whole number"):
         simulate(config, KEY)

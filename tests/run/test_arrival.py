@@ -35,7 +35,7 @@ RULES = {
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_round_ends_by_its_rule_and_averages_who_arrived(rule):
+def test_round_ends_by_its_rule_and_averages_arrivals(rule):
     config = BASE.replace(**RULES[rule])
     result = simulate(config, KEY, record=("clients", "in_time", "latency", "clock", "counts"))
     seconds, in_time = zip(*endings(config, result, KEY), strict=True)
@@ -54,7 +54,7 @@ def test_a_round_ends_by_its_rule_and_averages_who_arrived(rule):
     np.testing.assert_array_equal(result.counts, everyone)
 
 
-def test_a_policy_observes_nothing_of_an_empty_slots_client():
+def test_policy_observes_nothing_for_an_empty_slot():
     seconds, ending = np.asarray([3.0, 1.0, 7.0], np.float32), jax.jit(arrival_of)
 
     def observed(*active):
@@ -75,7 +75,7 @@ LEARN = BASE.replace(
 SENT = ("clients", "in_time", "test_loss", "downloaded", "uploaded")
 
 
-def test_policies_that_read_losses_run_with_updates_that_do_not_arrive():
+def test_policies_that_read_losses_run_with_lost_updates():
     """Of the others, those that differ in kind meet such rules in test_selector.
 
     `power_of_choice` and `adapow_d` ask as `cpow_d` does. `refl` meets them in its own tests.
@@ -89,7 +89,7 @@ def test_policies_that_read_losses_run_with_updates_that_do_not_arrive():
         assert np.isfinite(result.clock).all(), name
 
 
-def test_a_round_in_which_nobody_arrives_leaves_the_model_as_it_is():
+def test_round_without_arrivals_leaves_the_model_unchanged():
     result = simulate(LEARN.replace(deadline=1e6, dropout=1.0), KEY, record=SENT)
     assert not np.asarray(result.in_time).any()
     assert len(set(np.asarray(result.test_loss).tolist())) == 1
@@ -148,7 +148,7 @@ OBSERVED = (
 
 
 @pytest.mark.parametrize("late", ["lost", "next"])
-def test_a_policy_observes_who_was_there_who_is_late_the_time_and_what_arrived(late):
+def test_policy_observes_availability_lateness_time_and_arrivals(late):
     config = LEARN.replace(
         policy=Listening(), deadline=0.3, dropout=0.3, stale_updates=late, availability=0.7
     )
@@ -199,13 +199,13 @@ def steps_of_moments(r):
         ({"deadline": 0.5, "dropout": 1.0, "stale_updates": "next"}, [0, 0]),
     ],
 )
-def test_what_a_client_keeps_advances_with_an_update_that_reaches_the_server(rule, steps):
+def test_client_state_advances_with_received_updates(rule, steps):
     config, data = pair(optimizer="adam", keep_optimizer_state=True, **rule)
     run = simulate(config.replace(num_rounds=3), KEY, data, record=(steps_of_moments,))
     assert run.steps_of_moments[-1].tolist() == steps
 
 
-def test_late_updates_that_never_happen_change_nothing():
+def test_stale_updates_change_nothing_without_late_updates():
     held = simulate(LEARN.replace(deadline=1e6, stale_updates="next"), KEY, record=("test_loss",))
     assert_close(held.variables, all_in_time().variables, rtol=1e-5, atol=1e-7)
 
@@ -265,7 +265,7 @@ def slow(weights):
 
 
 @pytest.mark.parametrize("late", ["lost", "next"])
-def test_an_update_that_is_late_is_lost_or_averaged_in_the_next_round(late):
+def test_late_update_is_lost_or_averaged_in_the_next_round(late):
     runs = two_clients(deadline=0.5, stale_updates=late)
     first = weights_of(runs[0])
     # Before round 1, from what all of both clients would have given it.
@@ -280,7 +280,7 @@ def test_an_update_that_is_late_is_lost_or_averaged_in_the_next_round(late):
     assert float(runs[3].clock[-1]) == pytest.approx(4 * 0.5)
 
 
-def test_stale_updates_can_have_the_weights_of_refl():
+def test_stale_updates_can_use_refl_weights():
     beta = 0.35
     config, data = pair(deadline=0.5, stale_updates="next")
     learning = config.learning.replace(stale_damping=beta)
@@ -300,7 +300,7 @@ def test_stale_updates_can_have_the_weights_of_refl():
         np.testing.assert_allclose(weights_of(result), expected, rtol=1e-4)
 
 
-def test_with_nobody_in_time_the_late_ones_are_all_there_is():
+def test_only_late_updates_are_averaged_without_arrivals():
     runs = two_clients(deadline=0.05, stale_updates="next")
     start = weights_of(runs[0])
     expected = start + (fast(start) + slow(start)) / 2
@@ -321,7 +321,7 @@ def _before(after):
 # --- bytes
 
 
-def test_bytes_are_those_of_the_model_times_who_received_and_sent_it():
+def test_bytes_are_model_size_times_transfers():
     model = (64 * 10 + 10) * 4
     result = simulate(LEARN.replace(deadline=0.4, dropout=0.3), KEY, record=SENT)
     chosen = np.sum(np.asarray(result.clients) >= 0, axis=1)
@@ -334,7 +334,7 @@ def test_bytes_are_those_of_the_model_times_who_received_and_sent_it():
     np.testing.assert_array_equal(result.uploaded, model * np.asarray(sent))
 
 
-def test_who_is_asked_for_a_loss_receives_the_model_once():
+def test_queried_client_receives_the_model_once():
     config = LEARN.replace(policy=named("power_of_choice"))
     result = simulate(config, KEY, record=("queried", "downloaded", "uploaded"))
     asked = np.diff(np.asarray(result.queried).sum(keepdims=True), prepend=0)[-1] / 6
@@ -362,6 +362,6 @@ def test_who_is_asked_for_a_loss_receives_the_model_once():
         ),
     ],
 )
-def test_rules_that_mean_nothing_are_refused(changes, message):
+def test_invalid_round_rules_are_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
         simulate(BASE.replace(**changes), KEY)

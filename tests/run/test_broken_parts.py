@@ -84,18 +84,20 @@ CASES = [
 
 
 @pytest.mark.parametrize(("change", "rule"), CASES)
-def test_what_is_broken_is_named_with_its_round(change, rule):
+def test_broken_rule_is_reported_with_its_round(change, rule):
     config = BROKEN.override(change)
     if rule is None:
         assert int(simulate(config, KEY, record=RECORD).first_broken_round) == 0
         return
-    with pytest.warns(contract.BrokenContract, match=f"{contract.RULES[rule]}.* in round {FROM}"):
+    with pytest.warns(
+        contract.BrokenContract, match=f"{contract.RULES[rule]}.*first in round {FROM},"
+    ):
         result = simulate(config, KEY, record=RECORD)
     assert int(result.first_broken_round) == FROM
     assert contract.RULES[rule] in contract.words(int(result.broken_rules))
 
 
-def test_what_is_named_was_broken_in_the_first_bad_round_though_others_follow():
+def test_report_covers_the_first_broken_round():
     for rounds, expected in (([0, 0, 4, 0, 9, 0], [3, 4]), ([2, 0], [1, 2]), ([0, 0], [0, 0])):
         health = healthy()
         for round, rules in enumerate(rounds, 1):
@@ -103,7 +105,7 @@ def test_what_is_named_was_broken_in_the_first_bad_round_though_others_follow():
         assert [int(health.first_broken), int(health.broken_rules)] == expected
 
 
-def test_a_client_that_is_not_there():
+def test_choosing_an_absent_client_is_reported():
     class Blind(PolicyConfig):
         def build(self, context):
             def select(key, state, round, available):
@@ -118,7 +120,7 @@ def test_a_client_that_is_not_there():
     assert contract.words(int(result.broken_rules)) == contract.RULES[2]
 
 
-def test_good_parts_break_nothing_and_empty_slots_are_no_fault():
+def test_valid_parts_and_empty_slots_break_no_rule():
     class Mine(Random):
         pass
 
@@ -132,7 +134,7 @@ def test_good_parts_break_nothing_and_empty_slots_are_no_fault():
         assert (result.clients == -1).any()
 
 
-def test_a_latency_of_another_shape_is_refused_before_any_run():
+def test_latency_with_wrong_shape_is_refused_before_any_run():
     class Short(Latency):
         name = "short"
 
@@ -145,13 +147,15 @@ def test_a_latency_of_another_shape_is_refused_before_any_run():
         expected_latency = expected_speed
 
     config = SimConfig(num_clients=5, num_selected=3, num_rounds=7, learning=None, latency=Short())
-    with pytest.raises(ConfigError, match=r"Short: gave seconds of shape \(4,\); must be \[5\]"):
+    with pytest.raises(
+        ConfigError, match=r"Short: returned seconds of shape \(4,\), but must return \[5\]"
+    ):
         simulate(config, KEY)
-    with pytest.raises(ConfigError, match="Short: gave seconds"):
+    with pytest.raises(ConfigError, match="Short: returned seconds"):
         sweep([config], KEY[None], progress=False)
 
 
-def test_the_command_line_says_so(monkeypatch, tmp_path, capsys):
+def test_command_line_warns_of_a_broken_part(monkeypatch, tmp_path, capsys):
     (tmp_path / "mine.py").write_text(
         "import jax.numpy as jnp\n"
         "from pause_jax.world.latency import TwoGroups\n"
@@ -172,10 +176,10 @@ def test_the_command_line_says_so(monkeypatch, tmp_path, capsys):
         cli.main()
     assert not stop.value.code
     printed = " ".join(capsys.readouterr().out.split())
-    assert "random: WARNING: a latency is below min_latency, in round 1" in printed
+    assert "random: WARNING: a latency is below min_latency (first in round 1," in printed
 
 
-def test_a_class_attribute_that_is_changed_after_a_run_counts_in_the_next(monkeypatch):
+def test_changed_class_attribute_applies_to_the_next_run(monkeypatch):
     class Bench(Latency):
         name: ClassVar[str] = "bench_of_a_test"
         measured = np.array([1.0, 2.0, 3.0])
@@ -208,7 +212,7 @@ def test_a_class_attribute_that_is_changed_after_a_run_counts_in_the_next(monkey
 
 
 @pytest.mark.parametrize("find", [exact, exhaustive])
-def test_an_index_that_is_no_number_is_refused_where_it_is_known(find):
+def test_nan_index_is_refused_if_concrete(find):
     index, weight = jnp.array([0.3, jnp.nan, 0.1]), jnp.zeros(3)
     with pytest.raises(ValueError, match=r"index\[1\] is NaN: must be a number"):
         find(index, weight, 2)
@@ -220,7 +224,7 @@ def test_an_index_that_is_no_number_is_refused_where_it_is_known(find):
 
 
 @pytest.mark.parametrize("gamma", [jnp.nan, -5.0])
-def test_under_vmap_every_number_of_a_config_is_checked(gamma):
+def test_config_values_are_checked_under_vmap(gamma):
     config = SimConfig(
         num_clients=4, num_selected=2, num_rounds=2, policy=Random(), learning=None,
         track_regret=False,

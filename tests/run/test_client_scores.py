@@ -44,7 +44,7 @@ def scores_of(variables):
     return scored(KEY, variables)
 
 
-def test_recorded_client_scores_are_those_of_the_evaluated_models():
+def test_recorded_client_scores_match_the_evaluated_models():
     result = simulate(HELD, KEY, record=(*SCORES, "client_top", "counts"))
     expected = scores_of(result.variables)
     for name, metric in zip((*SCORES, "client_top"), (*METRICS, "top"), strict=True):
@@ -75,13 +75,13 @@ def test_client_scores_are_computed_only_on_request(monkeypatch):
 @pytest.mark.parametrize(
     ("config", "name", "words"),
     [
-        (BANDIT, "client_loss", "'client_loss' needs samples that clients hold out, .* = None"),
-        (LEARN, "client_loss", r"learning.holdout = 0, .* Set learning.holdout, such as 0.2"),
+        (BANDIT, "client_loss", "'client_loss' needs held-out samples, .* = None"),
+        (LEARN, "client_loss", r"learning.holdout = 0, .* Set learning.holdout, for example"),
         (HELD, "client_acuracy", "Did you mean 'client_accuracy'"),
         (HELD, "client_id", "the name 'client_id' is taken"),
     ],
 )
-def test_client_scores_that_nobody_computes_are_one_error_before_any_run(config, name, words):
+def test_unavailable_client_scores_are_refused_before_any_run(config, name, words):
     with pytest.raises(ConfigError, match=words):
         simulate(config, KEY, record=(name,))
     with pytest.raises(ConfigError, match=words):

@@ -35,7 +35,7 @@ def after_a_million(seconds):
 
 
 @pytest.mark.parametrize("batched", [False, True])
-def test_a_million_rounds_add_up_to_one_rounding(batched):
+def test_a_million_rounds_sum_to_one_rounding_error(batched):
     seconds = np.asarray([0.1, 0.3, 1e-3, 3333.3], np.float32)
     run = jax.jit(jax.vmap(after_a_million) if batched else after_a_million)
     clock = run(seconds) if batched else np.asarray([run(each) for each in seconds])
@@ -46,7 +46,7 @@ def test_a_million_rounds_add_up_to_one_rounding(batched):
 
 
 @pytest.mark.slow
-def test_the_clock_of_a_long_run_is_the_exact_sum_of_its_rounds():
+def test_clock_of_a_long_run_is_the_exact_sum_of_rounds():
     run = simulate(LONG, KEY, record=("clock", "num_played"))
     exact = TENTH * np.arange(1, ROUNDS + 1)
     np.testing.assert_allclose(run.clock, exact, rtol=1e-7)
@@ -57,7 +57,7 @@ def test_the_clock_of_a_long_run_is_the_exact_sum_of_its_rounds():
 
 
 @pytest.mark.parametrize("period", [10.0, 86_400.0])
-def test_availability_traces_are_right_after_a_million_seconds(period):
+def test_availability_traces_are_correct_after_a_million_seconds(period):
     half = Intervals.of([[(0.25 * period, 0.75 * period)]], period=period)
     daily = Diurnal(period=period, share=0.5, spread=0.0)
     clock = np.float32(MILLION) + np.linspace(0, 2 * period, 401, dtype=np.float32)
@@ -79,7 +79,7 @@ def test_availability_traces_are_right_after_a_million_seconds(period):
 
 
 @pytest.mark.filterwarnings("ignore:latency.min_latency")
-def test_a_clock_stops_before_it_overflows_and_never_goes_back():
+def test_clock_stops_before_overflow_and_never_decreases():
     endless = LONG.replace(num_rounds=6, eval_every=1, latency=Traces.of([[1e38], [3e17]]))
     clock = np.asarray(simulate(endless, KEY).clock)
     assert np.isfinite(clock).all()
@@ -92,7 +92,7 @@ def test_a_clock_stops_before_it_overflows_and_never_goes_back():
     assert f"{LONGEST:g}".replace("+", "") in QUANTITIES["clock"].doc
 
 
-def test_a_mean_speed_stays_right_over_a_million_observations():
+def test_mean_speed_is_accurate_after_a_million_observations():
     speed = np.random.default_rng(0).uniform(0.05, 1.0, MILLION).astype(np.float32)
 
     def observe(stats, each):

@@ -59,7 +59,7 @@ def start(folder: pathlib.Path, *arguments: str, **environment: str) -> str:
     return ran.stdout
 
 
-def test_a_second_identical_command_compiles_nothing(tmp_path):
+def test_second_identical_command_compiles_nothing(tmp_path):
     command = (
         "-m", "pause_jax", "compare", "--policies", "random", "--rounds", "2", "--seeds", "1",
         "--set", "learning=none", "--set", "privacy=none", "--set", "track_regret=false",
@@ -92,7 +92,7 @@ print(meter.compiled, meter.from_cache, jax.config.values["jax_compilation_cache
 """
 
 
-def test_programs_of_runs_are_kept_from_python_too(tmp_path):
+def test_runs_from_python_cache_their_programs(tmp_path):
     start(tmp_path, "-c", RUN, PAUSE_JAX_CACHE=str(tmp_path))
     kept = {path.name.partition("-")[0] for path in (tmp_path / "compiled").glob("*-cache")}
     assert {"jit_init_run", "jit_advance_run", "jit_finish_run"} <= kept
@@ -102,12 +102,12 @@ def test_programs_of_runs_are_kept_from_python_too(tmp_path):
     assert folder == str(tmp_path / "compiled")
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(tmp_path):
+def test_unwritable_cache_is_not_an_error(tmp_path):
     (tmp_path / "compiled").touch()  # no folder can be made of it
     assert start(tmp_path, "-c", RUN, PAUSE_JAX_CACHE=str(tmp_path)).endswith(" 0 None\n")
 
 
-def test_without_a_home_no_program_is_kept(monkeypatch, restored):
+def test_nothing_is_cached_without_a_home(monkeypatch, restored):
     for name in ("HOME", "XDG_CACHE_HOME", "PAUSE_JAX_CACHE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)  # of nobody
@@ -127,7 +127,7 @@ def test_the_cache_can_be_moved(tmp_path, monkeypatch, restored):
         assert jax.config.values["jax_compilation_cache_dir"] == expected
 
 
-def test_a_meter_counts_from_its_start():
+def test_meter_counts_from_its_start():
     first = Compilations()
     jax.block_until_ready(jax.jit(lambda x: jnp.sin(x) * 3.25)(jnp.ones(7)))
     until_second = first.seconds
@@ -139,7 +139,7 @@ def test_a_meter_counts_from_its_start():
     assert first.seconds == pytest.approx(until_second + second.seconds)
 
 
-def test_a_notebook_says_that_it_compiles_without_widgets(capsys, monkeypatch, recwarn):
+def test_notebook_reports_compilation_without_widgets(capsys, monkeypatch, recwarn):
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     monkeypatch.setattr(compilation, "PATIENCE", 0.0)
     with compilation.telling():
@@ -172,7 +172,7 @@ def test_small_runs_are_compiled_quickly(num_runs, hidden, monkeypatch):
     assert asked[-2:] == [spec.options, "small"]
 
 
-def test_options_give_way_to_those_of_the_user(monkeypatch):
+def test_user_options_take_precedence(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
     assert compiler_options("small") is None
@@ -206,7 +206,7 @@ for programs.SMALL in (programs.SMALL, 0):
 """
 
 
-def test_both_rows_of_options_play_the_same_run(tmp_path):
+def test_both_option_sets_give_the_same_run(tmp_path):
     printed = start(tmp_path, "-c", BOTH_ROWS, XLA_FLAGS="", PAUSE_JAX_CACHE=str(tmp_path))
     (quick, few), (full, many) = map(json.loads, printed.splitlines())
     assert quick == full
@@ -219,7 +219,7 @@ def test_both_rows_of_options_play_the_same_run(tmp_path):
 @pytest.mark.parametrize(
     ("name", "kernels", "loops", "draws"), [("init", 101, 16, 10), ("advance", 256, 19, 9)]
 )
-def test_what_a_run_is_compiled_into_does_not_creep(name, kernels, loops, draws):
+def test_compiled_program_size_does_not_grow(name, kernels, loops, draws):
     """A fifth more than when it was counted is too much: each kernel takes its time to compile."""
     found = census(steps(presets.digits_small())[name])
     assert found.kernels <= 1.2 * kernels
@@ -229,14 +229,14 @@ def test_what_a_run_is_compiled_into_does_not_creep(name, kernels, loops, draws)
     assert found.lines_of["elsewhere"] < found.kernels / 2
 
 
-def test_the_page_on_programs_runs():
+def test_documentation_page_on_programs_runs():
     names = play("docs/guides/programs.md")
     config = SimConfig(num_clients=8, num_selected=2, num_rounds=50, learning=None)
     expected = simulate(config, jax.random.key(0), record=("clock",)).clock
     np.testing.assert_allclose(names["clock"], expected, rtol=1e-6)
 
 
-def test_arrays_of_one_shape_share_programs_in_runs_and_sweeps():
+def test_arrays_of_equal_shape_share_programs():
     learning = Learning(model=Linear(), max_steps=1, optimizer="sgd")
     config = SimConfig(
         num_clients=6, num_selected=2, num_rounds=2, learning=learning, privacy=NoPrivacy(),
@@ -288,7 +288,7 @@ for number in (1, 4):
 """
 
 
-def test_a_checkpoint_is_restored_under_a_users_flags(tmp_path):
+def test_checkpoint_is_restored_with_user_flags(tmp_path):
     printed = start(tmp_path, "-c", RESUMED, XLA_FLAGS="", PAUSE_JAX_CACHE=str(tmp_path))
     assert printed.count("Resuming a chunk after segment 1.") >= 2
     assert "damaged" not in printed

@@ -175,7 +175,7 @@ RECORD = ("clients", "staleness", "in_time", "answered", "took", "clock", "count
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_run_is_what_the_event_queue_says(name):
+def test_run_matches_the_event_queue(name):
     config = CONFIGS[name]
     result, queue = jax.device_get(simulate(config, KEY, record=RECORD)), queue_of(config)
     for s, answers in enumerate(queue.answers):

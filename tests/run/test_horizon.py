@@ -43,7 +43,7 @@ def assert_nothing_after(result, played: int) -> None:
 
 
 @pytest.mark.parametrize("config", [BANDIT, SHORT], ids=["bandit", "learning"])
-def test_the_rounds_up_to_the_horizon_are_those_of_a_longer_run_bit_for_bit(config):
+def test_rounds_up_to_the_horizon_match_a_longer_run_bit_for_bit(config):
     whole = simulate(config.replace(max_seconds=1e6), KEY)
     # Without a horizon it is another program, whose sums the compiler may order otherwise.
     assert_close(whole, simulate(config, KEY).replace(config=whole.config))
@@ -55,7 +55,7 @@ def test_the_rounds_up_to_the_horizon_are_those_of_a_longer_run_bit_for_bit(conf
     assert_same_bits(ended.replace(config=whole.config), whole)
 
 
-def test_a_run_that_the_clock_ends_is_one_of_so_many_rounds():
+def test_run_ended_by_the_clock_matches_a_run_of_n_rounds():
     third = simulate(SHORT.replace(num_rounds=3), KEY)
     ended = simulate(SHORT.replace(max_seconds=before_the_end_of(third.clock, 3)), KEY)
     for name in ("counts", "queried", "num_played", "first_nonfinite_round", "spent"):
@@ -67,13 +67,13 @@ def test_a_run_that_the_clock_ends_is_one_of_so_many_rounds():
         assert_close(ended.values[name], jnp.append(third.values[name], jnp.nan))
 
 
-def test_a_round_starts_until_the_clock_has_reached_the_horizon():
+def test_rounds_start_until_the_clock_reaches_the_horizon():
     clock = simulate(BANDIT, KEY).clock
     for seconds, played in ((float(clock[3]), 4), (np.nextafter(clock[3], np.inf), 5), (1e-6, 1)):
         assert simulate(BANDIT.replace(max_seconds=float(seconds)), KEY).num_played == played
 
 
-def test_runs_side_by_side_end_each_in_its_own_time():
+def test_batched_runs_end_independently():
     clocks = [simulate(BANDIT, key).clock for key in KEYS]
     # The fastest starts a fifth round, the others do not.
     seconds = float(np.mean(sorted(clock[3] for clock in clocks)[:2]))
@@ -87,7 +87,7 @@ def test_runs_side_by_side_end_each_in_its_own_time():
         assert_close(row, simulate(config, KEYS[i]))
 
 
-def test_a_sweep_over_horizons_gives_the_single_runs_and_its_figures_know_the_end():
+def test_sweep_over_horizons_matches_single_runs():
     clock = simulate(SHORT, KEYS[0]).clock
     seconds = [before_the_end_of(clock, 3), before_the_end_of(clock, 6)]
     configs = {f"{s:g} s": SHORT.replace(max_seconds=s) for s in seconds}
@@ -122,7 +122,7 @@ def counted(r):
 COMPUTED: list[int] = []
 
 
-def test_no_round_is_computed_after_the_last_run_has_ended():
+def test_no_round_is_computed_after_the_last_run_ends():
     config = BANDIT.replace(max_seconds=before_the_end_of(simulate(BANDIT, KEY).clock, 5))
     record = ("num_played", counted)
     ways = {
@@ -151,7 +151,7 @@ def no_gap(r):
     return r.number
 
 
-def test_what_stands_in_rounds_that_were_not_played_is_a_gap():
+def test_unplayed_rounds_contain_the_gap_value():
     record = (whole_number, no_gap)
     config = BANDIT.replace(max_seconds=1e-6)
     result = simulate(config, KEY, record=record)
@@ -162,12 +162,12 @@ def test_what_stands_in_rounds_that_were_not_played_is_a_gap():
 @pytest.mark.parametrize(
     ("played", "rounds"), [(3, [3, -1, -1]), (4, [3, 4, -1]), (6, [3, 6, -1]), (8, [3, 6, 8])]
 )
-def test_the_last_evaluation_takes_the_place_of_the_first_planned_one_not_passed(played, rounds):
+def test_last_evaluation_replaces_the_next_planned_one(played, rounds):
     config = BANDIT.replace(num_rounds=8, eval_every=3)
     assert evaluated_at(config, jnp.int32(played)).tolist() == rounds
 
 
-def test_a_bad_horizon_is_named_and_a_file_keeps_a_good_one():
+def test_bad_horizon_is_refused_and_a_good_one_round_trips():
     for value in (0.0, -1.0, float("inf"), "soon"):
         with pytest.raises(ConfigError, match=f"max_seconds = {value!r}: must be a float32 number"):
             validate(BANDIT.replace(max_seconds=value))

@@ -34,7 +34,7 @@ def test_every_part_runs_under_both_modes():
     assert not done.stdout, done.stdout
 
 
-def test_a_policy_that_uses_a_key_twice_is_refused_in_the_mode_alone():
+def test_key_reuse_is_refused_only_in_the_mode():
     config = modes.BANDIT.replace(policy=modes.Twice(), track_regret=False)
     for policies in ((), (Random(), modes.Twice())):
         with jax.debug_key_reuse(True), pytest.raises(jax.errors.KeyReuseError):
@@ -42,7 +42,7 @@ def test_a_policy_that_uses_a_key_twice_is_refused_in_the_mode_alone():
         modes.traced(config, policies)
 
 
-def test_a_policy_whose_numbers_widen_is_refused_in_the_mode_alone():
+def test_dtype_promotion_is_refused_only_in_the_mode():
     config, policies = modes.BANDIT.replace(track_regret=False), (Random(), modes.Widening())
     with jax.enable_x64(True), pytest.raises(ConfigError, match="is float64"):
         modes.traced(config, policies)

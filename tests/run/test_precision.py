@@ -40,7 +40,7 @@ def precisions(config: SimConfig, precision: str | None) -> Counter[str]:
 
 
 @pytest.mark.slow
-def test_the_products_of_training_alone_have_less():
+def test_only_training_uses_reduced_precision():
     config = SMALL.replace(privacy=L1Laplace())
     default, high = (precisions(config, name) for name in (None, "tensorfloat32"))
     assert default.keys() == {"DEFAULT", "HIGHEST"}
@@ -55,19 +55,19 @@ def test_the_products_of_training_alone_have_less():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["rbcs_f", "sa_pause", "pause"])
-def test_a_policy_computes_in_float32(name):
+def test_policies_compute_in_float32(name):
     config = SMALL.replace(learning=None, policy=named(name))
     assert precisions(config, None).keys() == {"HIGHEST"}
 
 
-def test_the_configuration_of_jax_is_taken_when_a_run_is_started():
+def test_jax_precision_is_read_when_a_run_starts():
     with jax.default_matmul_precision("bfloat16"):
         assert execution_of(3).precision == "bfloat16"
     assert execution_of(None) == Execution()
 
 
 @pytest.mark.slow
-def test_on_a_cpu_no_result_depends_on_it():
+def test_precision_does_not_change_results_on_cpu():
     key, record = jax.random.key(0), ("clients", "test_loss", "train_loss")
     default = simulate(SMALL, key, record=record).values
     with jax.default_matmul_precision("tensorfloat32"):

@@ -111,7 +111,7 @@ def gaps(ours):
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("float32", 2e-5)])
-def test_exact_search_finds_the_energy_of_the_authors_exhaustive_search(recorded, dtype, tolerance):
+def test_exact_search_matches_the_authors_exhaustive_search(recorded, dtype, tolerance):
     trace, ours = recorded(EXHAUSTIVE, dtype)
     rounds = len(trace["rounds"])
     np.testing.assert_array_equal(ours.all_tried, np.arange(1, rounds + 1) >= 7)
@@ -136,7 +136,7 @@ def test_exact_search_beats_the_authors_annealing(recorded):
 
 
 @pytest.mark.parametrize("name", [EXHAUSTIVE, ANNEALED])
-def test_committed_rounds_are_the_first_of_the_whole_run(name, shared):
+def test_committed_rounds_are_the_first_of_the_full_run(name, shared):
     committed = json.loads((COMMITTED / f"{name}.json").read_text())
     whole = json.loads(shared.joinpath(*FOLDER, f"{name}.json").read_text())
     assert committed == whole | {"rounds": whole["rounds"][:60]}

@@ -61,7 +61,7 @@ POLICIES = [
 
 @pytest.mark.parametrize("availability", [1.0, 0.8])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_round_lasts_as_long_as_its_slowest_client_in_the_common_world(policy, availability):
+def test_round_lasts_as_long_as_its_slowest_client(policy, availability):
     result = bandit_run(policy, availability)
     latency, _ = world_of(BANDIT.replace(availability=availability), KEY)
     expected = [max(latency[t, ks], default=0.0) for t, ks in enumerate(chosen_sets(result))]
@@ -106,7 +106,7 @@ def test_all_policies_start_from_the_same_partition_and_model():
 
 @pytest.mark.parametrize("availability", [1.0, 0.8, 0.05])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_cohorts_are_distinct_and_counts_and_clock_follow_from_them(policy, availability):
+def test_cohorts_determine_counts_and_clock(policy, availability):
     result = bandit_run(policy, availability)
     size = K if policy == "all" else M
     assert result.clients.shape == (T, size)
@@ -121,7 +121,7 @@ def test_cohorts_are_distinct_and_counts_and_clock_follow_from_them(policy, avai
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_who_asks_waits_and_nothing_is_released_where_nothing_is_trained(policy):
+def test_queries_cost_time_but_release_nothing_without_training(policy):
     result = bandit_run(policy)
     assert np.all(np.asarray(result.query_seconds) > 0) == (policy in ASK)
     assert np.all(np.asarray(result.query_seconds) == 0) == (policy not in ASK)
@@ -130,7 +130,7 @@ def test_who_asks_waits_and_nothing_is_released_where_nothing_is_trained(policy)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_with_hardly_anyone_available_slots_stay_empty_and_nothing_breaks(policy):
+def test_slots_stay_empty_with_few_available_clients(policy):
     result = bandit_run(policy, 0.05)
     chosen = chosen_sets(result)
     empty = np.asarray([not row for row in chosen])
@@ -149,7 +149,7 @@ def test_with_hardly_anyone_available_slots_stay_empty_and_nothing_breaks(policy
         assert np.all(np.asarray(result.regret)[~empty] == 0)
 
 
-def test_a_model_that_nobody_trains_stays_as_it_was():
+def test_untrained_model_stays_unchanged():
     result = jax.device_get(learn_run(availability=1e-6))
     assert np.all(result.clients == -1)
     assert_same_bits(result.variables, starts()[0].learning.variables)
@@ -163,7 +163,7 @@ def test_evaluated_rounds_include_the_last():
     chex.assert_shape([result.test_loss, result.test_accuracy], (3,))
 
 
-def test_the_data_argument_replaces_the_configs_data_set():
+def test_data_argument_replaces_the_configs_data_set():
     digits = Digits().load()
     mislabelled = digits.replace(y_test=(digits.y_test + 1) % 10)
     result = simulate(LEARN, KEY, mislabelled)
@@ -173,7 +173,7 @@ def test_the_data_argument_replaces_the_configs_data_set():
 
 
 @pytest.mark.parametrize(("num_clients", "num_selected", "num_rounds"), [(1, 1, 1), (3, 3, 2)])
-def test_smallest_networks_run(num_clients, num_selected, num_rounds):
+def test_smallest_possible_networks_run(num_clients, num_selected, num_rounds):
     result = simulate(
         BANDIT.replace(
             num_clients=num_clients, num_selected=num_selected, num_rounds=num_rounds, eval_every=50
@@ -237,7 +237,7 @@ def test_spent_budget_follows_the_schedule_and_never_exceeds_the_total(policy, s
 @pytest.mark.parametrize(
     ("policy", "schedule"), [pair for pair in BUDGET_RUNS if pair[1] in EXHAUSTIBLE]
 )
-def test_the_run_goes_on_when_all_budgets_are_exhausted(policy, schedule):
+def test_run_continues_with_all_budgets_exhausted(policy, schedule):
     result = budget_run(policy, schedule)
     assert np.all(np.asarray(result.counts) <= 3)
     np.testing.assert_array_equal(result.counts, 3)
@@ -254,7 +254,7 @@ def test_the_run_goes_on_when_all_budgets_are_exhausted(policy, schedule):
     ("mechanism", "unit"),
     [(NoPrivacy(), "none"), (PerCoordinateLaplace(), "coordinate"), (L1Laplace(), "update")],
 )
-def test_the_result_says_what_an_epsilon_protects(mechanism, unit):
+def test_result_states_what_epsilon_protects(mechanism, unit):
     shapes = jax.eval_shape(lambda key: simulate(BANDIT.replace(privacy=mechanism), key), KEY)
     assert shapes.epsilon_unit == unit
 
@@ -266,7 +266,7 @@ def test_the_result_says_what_an_epsilon_protects(mechanism, unit):
     ("policy", "num_clients", "num_selected"),
     [("pause_exhaustive", 12, 4), ("bsfl", 12, 4), ("genie", 12, 4), ("pause", 60, 5)],
 )
-def test_the_first_rounds_choose_every_client_exactly_once(policy, num_clients, num_selected):
+def test_first_rounds_choose_every_client_exactly_once(policy, num_clients, num_selected):
     # alpha = 100 outweighs any difference in speed in networks this small, so for the genie too.
     config = SimConfig(
         num_clients=num_clients,
@@ -284,7 +284,7 @@ def test_the_first_rounds_choose_every_client_exactly_once(policy, num_clients, 
         assert len(first) > 10, "ties are not broken at random"
 
 
-def test_a_score_is_that_of_float64_and_its_regret_is_signed():
+def test_score_matches_float64_and_regret_is_signed():
     """Unequal shares, a small alpha, cohorts of every size, the genie's own among them."""
     rng = np.random.default_rng(0)
     number, reward = 300, Reward(alpha=0.5, beta=1.5, gamma=0.4)
@@ -334,7 +334,7 @@ def test_a_score_is_that_of_float64_and_its_regret_is_signed():
     np.testing.assert_array_equal(np.isnan(found.regret), size == 0)
 
 
-def test_pause_regrets_less_than_random_choice():
+def test_pause_has_less_regret_than_random():
     config = SimConfig(num_clients=20, num_selected=5, num_rounds=150, learning=None)
     keys = jax.random.split(KEY, 6)
 
@@ -346,13 +346,13 @@ def test_pause_regrets_less_than_random_choice():
     assert np.all(total_regret("pause") < 0.5 * total_regret("random"))
 
 
-def test_without_tracking_the_regret_is_not_computed():
+def test_regret_is_not_computed_without_tracking():
     result = budget_run("fastest", "geometric")
     assert np.all(np.isnan(result.regret))
     assert np.all(np.isfinite(result.reward))
 
 
-def test_a_question_takes_its_seconds_when_nobody_is_chosen_after_it():
+def test_query_costs_time_without_a_chosen_client():
     """FedCS asks, and no answer fits into its deadline."""
     config = BANDIT.replace(policy=FedCs(deadline=1e-4, query_seconds=0.25), num_rounds=3)
     for availability_trace, wait in ((None, 0.0), (OnOff(come=1.0, leave=1e-9, recheck=2.0), 2.0)):

@@ -97,7 +97,7 @@ def answers(result) -> list[tuple[int, float, float, int]]:
     return rows
 
 
-def test_the_ten_answers_of_the_guide():
+def test_guide_example_has_these_ten_updates():
     page = (ROOT / "docs" / "guides" / "event_clock.md").read_text(encoding="utf-8")
     table = re.findall(
         r"^\| \d+ \| (\d) s \| (\d) \| (\d) s \| (\d) \| (\d) \| ([\d.]+) \|", page, re.MULTILINE
@@ -123,7 +123,7 @@ def test_the_ten_answers_of_the_guide():
     np.testing.assert_allclose(result.useful, 2 * weights.reshape(5, 2).sum(axis=1), atol=2e-3)
 
 
-def test_availability_is_read_when_a_client_starts_within_a_step():
+def test_availability_is_read_at_starts_within_a_step():
     """Client 2 comes after 0.5 s, and client 0 makes room for it after 1 s of a step of 3 s."""
     always = [(0.0, 10.0)]
     config = of_clients(
@@ -145,7 +145,7 @@ def test_every_start_downloads_the_model_once():
 
 
 @pytest.mark.parametrize("example", ["ten_clients", "six_with_ties"])
-def test_another_simulator_has_the_same_answers(example):
+def test_independent_simulator_gives_the_same_updates(example):
     path = ROOT / "tests" / "reference" / "appfl_events.json"
     recorded = json.loads(path.read_text("utf-8"))[example]
     config = of_clients(
@@ -173,7 +173,7 @@ AWAY = {"availability": 0.6, "dropout": 0.3}
 ABSENT = BANDIT.replace(track_regret=False, **AWAY)
 
 
-def test_the_clock_of_rounds_is_the_default_and_runs_the_same_program():
+def test_synchronous_clock_is_the_default_and_equals_a_full_buffer():
     assert SimConfig().clock == Synchronous()
     clock = Asynchronous(concurrency=4, buffer=4)
     assert not BANDIT.replace(clock=clock).overlaps
@@ -201,7 +201,7 @@ class Events(Asynchronous):
         ("learning", "oort"),
     ],
 )
-def test_events_of_rounds_give_rounds_bit_for_bit(base, policy):
+def test_event_clock_reproduces_rounds_bit_for_bit(base, policy):
     base = {"absent": ABSENT, "learning": LEARNT}[base].replace(policy=named(policy))
     clock = Events(concurrency=4, buffer=4)
     rounds = simulate(base, KEY, record=EVERYTHING)
@@ -237,7 +237,7 @@ def test_staleness_laws(law, expected):
 # --- invariants
 
 
-def test_a_step_is_faster_than_a_round_and_the_clock_ends_a_run():
+def test_server_steps_are_faster_than_rounds_and_the_clock_ends_a_run():
     clock = Asynchronous(concurrency=4, buffer=4, open_slots=1)
     base = BANDIT.replace(policy=Random(), track_regret=False, max_seconds=1e6)
     configs = base, base.replace(clock=clock), base.replace(clock=clock, max_seconds=2.0)
@@ -253,7 +253,7 @@ def test_a_step_is_faster_than_a_round_and_the_clock_ends_a_run():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pace", [1.0, 2.0, 4.5])
-def test_at_a_pace_no_update_is_staler_than_its_bound(pace):
+def test_paced_updates_respect_the_staleness_bound(pace):
     # Nobody waits in the buffer for long, so it is never full.
     seconds = (0.3, 0.4, 0.55, 0.7, 1.1, 1.9, 3.2, 5.0)
     clock = Asynchronous(concurrency=5, buffer=8, open_slots=1, pace=pace)
@@ -268,7 +268,7 @@ def test_at_a_pace_no_update_is_staler_than_its_bound(pace):
     assert np.max(single.staleness) > 2 * pace
 
 
-def test_at_a_pace_a_step_waits_for_the_first_answer_of_a_client():
+def test_paced_step_waits_for_the_first_update_of_a_client():
     clock = Asynchronous(concurrency=2, buffer=2, open_slots=1, pace=2.0)
     config = of_clients((1, 6), clock, policy=Fastest(), num_rounds=3)
     result = simulate(config, KEY, record=("clock", *ANSWERS))
@@ -294,7 +294,7 @@ def test_at_a_pace_a_step_waits_for_the_first_answer_of_a_client():
         ({"clock": Asynchronous(open_slots=0)}, "clock.open_slots = 0: must be a whole number"),
     ],
 )
-def test_what_cannot_run_is_refused_in_one_line(changes, message):
+def test_invalid_clocks_are_refused_in_one_line(changes, message):
     base = BANDIT.replace(clock=Asynchronous(concurrency=5, buffer=2))
     with pytest.raises(ConfigError, match=re.escape(message)):
         validate(base.replace(**changes))
@@ -310,7 +310,7 @@ ALIKE = [each for each in ASK_NOBODY if each.name != "all" and not each.releases
     [[each] for each in ASK_NOBODY if each not in ALIKE] + [ALIKE],
     ids=lambda policies: policies[0].name if len(policies) == 1 else "others",
 )
-def test_every_policy_that_asks_nobody_has_server_steps(policies):
+def test_every_policy_without_queries_runs_with_server_steps(policies):
     """Traced, not compiled: most of a trace is the rest of a step."""
     clock = Asynchronous(concurrency=6, buffer=2, open_slots=1)
     if policies[0].name == "all":
@@ -323,10 +323,10 @@ def test_every_policy_that_asks_nobody_has_server_steps(policies):
     assert result.clients.shape == result.staleness.shape == (config.num_rounds, 2)
 
 
-def test_a_policy_that_asks_and_a_learner_that_cannot_are_refused():
+def test_queries_and_learners_without_deferred_are_refused():
     clock = Asynchronous(concurrency=5, buffer=2, open_slots=1)
     for name in sorted(ASK):
-        with pytest.raises(ConfigError, match="asks clients before it chooses"):
+        with pytest.raises(ConfigError, match="queries clients before each choice"):
             simulate(BANDIT.replace(policy=named(name), clock=clock), KEY)
 
     class Old(Learning):
@@ -334,5 +334,5 @@ def test_a_policy_that_asks_and_a_learner_that_cannot_are_refused():
             return super().build(data, num_clients, execution)._replace(deferred=None)
 
     old = Old(data=Digits(num_train=240), model=Linear())
-    with pytest.raises(ConfigError, match="the learner of Old cannot average an update later"):
+    with pytest.raises(ConfigError, match="the learner of Old cannot average stale updates"):
         simulate(LEARN.replace(learning=old, clock=clock), KEY)

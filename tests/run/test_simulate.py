@@ -38,17 +38,17 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("config", [BANDIT, LEARN], ids=["bandit", "learning"])
-def test_the_same_key_gives_the_same_bits(config):
+def test_same_key_gives_the_same_bits(config):
     assert_same_bits(simulate(config, KEY), simulate(config, jax.random.key(0)))
 
 
-def test_another_key_gives_another_run():
+def test_different_key_gives_a_different_run():
     one, other = learn_run(0), learn_run(1)
     for name in ("clients", "latency", "train_loss", "test_loss", "data_size"):
         assert not np.array_equal(getattr(one, name), getattr(other, name)), name
 
 
-def test_vmap_over_keys_and_stacked_configs_gives_the_single_runs():
+def test_vmap_over_keys_and_configs_matches_single_runs():
     weights = [{"reward__alpha": 0.0, "reward__gamma": gamma} for gamma in (0.0, 0.5, 50.0, 50.0)]
     seeds = (0, 1, 0, 2)
     singles = [learn_run(seed, **each) for seed, each in zip(seeds, weights, strict=True)]
@@ -66,7 +66,7 @@ def test_vmap_over_keys_and_stacked_configs_gives_the_single_runs():
     assert not np.array_equal(batched.clients[0], batched.clients[2]), "gamma has no effect"
 
 
-def test_advancing_in_pieces_gives_the_whole_run():
+def test_advancing_in_steps_matches_the_full_run():
     config, data = prepare(LEARN)
     quantities = chosen(None)
     jit_advance = jax.jit(advance, static_argnums=4)
@@ -85,7 +85,7 @@ def test_advancing_in_pieces_gives_the_whole_run():
     assert_close(pieces, whole)
 
 
-def test_without_jit_the_result_is_the_same():
+def test_result_is_the_same_without_jit():
     config = BANDIT.replace(
         num_clients=3,
         num_selected=2,
@@ -110,7 +110,7 @@ def compilations(caplog):
     found += [r.getMessage() for r in caplog.records if r.getMessage().startswith("Compiling")]
 
 
-def test_a_second_call_with_other_numbers_compiles_nothing(caplog):
+def test_second_call_with_other_values_compiles_nothing(caplog):
     config = BANDIT.replace(num_clients=5, policy=NAMED["random"])
     with compilations(caplog) as first:
         simulate(config, KEY)
@@ -131,7 +131,7 @@ def test_a_second_call_with_other_numbers_compiles_nothing(caplog):
     assert second == []
 
 
-def test_a_run_with_learning_compiles_once_for_all_numbers(caplog):
+def test_run_with_learning_compiles_once_for_all_values(caplog):
     learn_run()
     key = jax.random.key(9)
     with compilations(caplog) as again:
@@ -152,14 +152,14 @@ def test_simulating_inside_a_trace_leaves_the_data_set_usable():
 # --- learning
 
 
-def test_a_learning_rate_that_blows_up_the_model_is_reported():
+def test_diverging_learning_rate_is_reported():
     with pytest.warns(NotFinite, match="the model was not finite from round 1 on in 1 of 1 seeds"):
         result = learn_run(learning__learning_rate=1e38)
     assert result.first_nonfinite_round == 1
     assert np.all(np.isnan(result.test_accuracy))
 
 
-def test_the_first_round_that_breaks_the_model_is_found():
+def test_first_nonfinite_round_is_found():
     # Clients release twice from round 4 on (three rounds visit everyone), and the second time the
     # budget is e^-40 of the first: noise beyond float32.
     with pytest.warns(NotFinite, match="from round 4 on"):
@@ -182,7 +182,7 @@ def one_client(model: Model) -> SimConfig:
 
 
 @pytest.mark.parametrize("norm", ["batch", "group", "none"])
-def test_cnn3_leaves_batch_statistics_unnoised_and_nothing_without_them(norm):
+def test_cnn3_leaves_only_batch_statistics_unnoised(norm):
     data = Dataset.of(
         x=np.zeros((40, 32, 32, 3), np.uint8),
         y=np.arange(40, dtype=np.int32) % 10,

@@ -27,20 +27,20 @@ FAR = r"latency.min_latency = 0.05: is far below the .* s of the fastest client"
     [LogNormal(fastest=100.0, slowest=1000.0), Traces.of([[300.0, 420.0], [800.0]] * 2)],
     ids=lambda latency: latency.name,
 )
-def test_latencies_in_milliseconds_are_warned_of_once(latency):
+def test_latencies_in_milliseconds_warn_once(latency):
     with pytest.warns(UserWarning, match=FAR) as warned:
         simulate(BASE.replace(latency=latency), jax.random.key(0))
     assert len(warned) == 1
     assert "\n" not in str(warned[0].message)
 
 
-def test_a_sweep_warns_of_latencies_in_milliseconds():
+def test_sweep_warns_of_latencies_in_milliseconds():
     config = BASE.replace(latency=LogNormal(fastest=100.0, slowest=1000.0))
     with pytest.warns(UserWarning, match=FAR):
         sweep(config, jax.random.split(jax.random.key(0), 2), progress=False)
 
 
-def test_latencies_in_seconds_are_not_warned_of():
+def test_latencies_in_seconds_do_not_warn():
     models = (
         LogNormal(fastest=0.1, slowest=100.0),
         LogNormal(fastest=2.0),
@@ -51,7 +51,7 @@ def test_latencies_in_seconds_are_not_warned_of():
         simulate(BASE.replace(latency=latency), jax.random.key(0), record=("clock",))
 
 
-def test_the_bound_is_a_fiftieth_of_the_fastest_client():
+def test_warning_bound_is_a_fiftieth_of_the_fastest_client():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_if_far(0.05, 2.5)
@@ -60,7 +60,7 @@ def test_the_bound_is_a_fiftieth_of_the_fastest_client():
         warn_if_far(np.full(2, 0.05), np.array([0.1, 3.0]))
 
 
-def test_a_server_that_tells_milliseconds_is_warned_after_ten_rounds():
+def test_selector_warns_of_milliseconds_after_ten_rounds():
     def rounds(selector, unit):
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
@@ -75,7 +75,7 @@ def test_a_server_that_tells_milliseconds_is_warned_after_ten_rounds():
     assert rounds(Selector(config, jax.random.key(0)), 1.0) == []
 
 
-def test_memory_that_runs_out_is_one_clear_error():
+def test_out_of_memory_gives_one_clear_error():
     with (
         pytest.raises(ConfigError, match=r"num_clients = 9: out of memory .* 5 bytes\). Fewer\."),
         refused_if_too_large("num_clients = 9", "Fewer."),
@@ -85,7 +85,7 @@ def test_memory_that_runs_out_is_one_clear_error():
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")
 
 
-def test_a_run_whose_memory_runs_out_is_refused(monkeypatch):
+def test_run_out_of_memory_is_refused(monkeypatch):
     def exhausted(*_):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 5 bytes.")
 

@@ -107,7 +107,7 @@ def test_healthy_runs_pass_all_modes_at_once():
         sweep({"one": BANDIT}, KEY[None], progress=False)
 
 
-def test_debug_nans_refuses_a_model_that_is_not_a_number():
+def test_debug_nans_refuses_a_nonfinite_model():
     config = LEARN.replace(privacy=NoPrivacy(), policy=Random())
     config = config.override({"learning.learning_rate": 1e38})
     with pytest.warns(NotFinite):
@@ -118,7 +118,7 @@ def test_debug_nans_refuses_a_model_that_is_not_a_number():
         simulate(config, KEY)
 
 
-def test_a_number_out_of_its_range_inside_of_a_jit_gives_nan():
+def test_out_of_range_value_under_jit_gives_nan():
     def reward(gamma):
         config = BANDIT.replace(policy=Random()).override({"reward.gamma": gamma})
         return simulate(config, KEY, record=("reward",)).reward

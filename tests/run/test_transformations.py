@@ -74,7 +74,7 @@ def check(config: SimConfig) -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_run_is_the_same_under_every_transformation_of_a_fresh_process(name):
+def test_run_is_the_same_under_every_transformation(name):
     done = subprocess.run(
         [sys.executable, "-m", "tests.run.test_transformations", name],
         env=os.environ | {"PYTHONPATH": ".", "XLA_FLAGS": ""},  # programs of users have options

@@ -59,7 +59,7 @@ def test_excluded_clients_are_replaced_and_silent_ones_are_not():
     assert np.sort(ledger(silent).last_release).tolist() == [0, 0, 0, 0, 3, 3]
 
 
-def test_the_weights_of_silent_clients_go_to_the_others():
+def test_weights_of_silent_clients_go_to_the_others():
     selection = Selection(jnp.arange(4), jnp.asarray([0.4, 0.3, 0.1, 0.2]))
     some = only_received(selection, jnp.asarray([True, False, True, False]))
     np.testing.assert_allclose(some.weights, [0.8, 0.0, 0.2, 0.0], rtol=1e-6)
@@ -100,7 +100,7 @@ TWICE = LEARN.replace(
 
 
 @pytest.mark.parametrize("name", ["rpow_d", "oort"])
-def test_what_is_known_of_a_silent_clients_loss_stays(name):
+def test_last_loss_of_a_silent_client_is_kept(name):
     config = TWICE.replace(policy=NAMED[name])
     result = simulate(config, KEY, record=("clients", "counts", "latency", "train_loss", known,
                                            losses, square_losses))  # fmt: skip
@@ -120,7 +120,7 @@ def test_what_is_known_of_a_silent_clients_loss_stays(name):
     assert (seen > 0).all()
 
 
-def test_oort_knows_how_old_its_utilities_are_and_the_last_durations():
+def test_oort_tracks_utility_age_and_last_durations():
     policy = Oort().build(context([10, 10, 10, 10], 2))
     selection = Selection(jnp.asarray([2, 0]), jnp.asarray([0.5, 0.5]))
     state = policy.init()
@@ -135,7 +135,7 @@ def test_oort_knows_how_old_its_utilities_are_and_the_last_durations():
     np.testing.assert_allclose(after.exploited[-1], 10)
 
 
-def test_a_silent_client_takes_its_time_and_does_not_tell_its_loss():
+def test_silent_client_takes_time_without_reporting_a_loss():
     config = TWICE.replace(policy=NAMED["power_of_choice"], learning=LEARN.learning)
     result = simulate(config, KEY, record=("queried", "counts", "query_seconds", known))
     assert (result.counts == 4).all()
@@ -148,7 +148,7 @@ def test_a_silent_client_takes_its_time_and_does_not_tell_its_loss():
 
 
 @pytest.mark.parametrize("how", ["exclude", "drop"])
-def test_a_budget_that_never_ends_bars_and_silences_nobody_and_its_last_is_noise(how):
+def test_open_ended_budget_excludes_no_client_and_ends_in_noise(how):
     """With eta = 20 the fifth participation has e^-100 of the budget: 0 in float32."""
     endless = PerCoordinateLaplace(budget=Geometric(decay=20.0))
     result = run(LEARN.replace(num_rounds=30, privacy=endless, when_spent=how))
@@ -164,6 +164,6 @@ def test_a_budget_that_never_ends_bars_and_silences_nobody_and_its_last_is_noise
     assert 1e24 < np.median(kernel) < 1e27
 
 
-def test_another_word_is_refused():
+def test_unknown_when_spent_is_refused():
     with pytest.raises(ConfigError, match=r"when_spent = 'ignore'.*exclude, drop"):
         validate(BANDIT.replace(when_spent="ignore"))

@@ -188,7 +188,7 @@ def slow(name: str):
     "name",
     [name if name == "pause" else pytest.param(name, marks=pytest.mark.slow) for name in CONFIGS],
 )
-def test_a_run_is_what_algorithm_1_says(name):
+def test_run_matches_algorithm_1(name):
     expected, _ = slow(name)
     result = simulate(CONFIGS[name], KEY, client_batch=CLIENT_BATCH.get(name))
     assert result.first_nonfinite_round == 0
@@ -214,7 +214,7 @@ def empty_slots(name: str) -> np.ndarray:
     return np.sum(slow(name)[0]["clients"] < 0, axis=1)
 
 
-def test_clients_are_unequal_and_some_hold_more_than_they_may_use():
+def test_clients_are_unequal_and_some_exceed_max_samples():
     _, simulator = slow("pause")
     assert min(simulator.size) == 1
     assert max(simulator.size) > LEARNING.batch_size * LEARNING.max_steps
@@ -224,13 +224,13 @@ def test_clients_are_unequal_and_some_hold_more_than_they_may_use():
 
 
 @pytest.mark.slow
-def test_some_rounds_lack_clients_and_some_have_none():
+def test_some_rounds_are_short_and_some_are_empty():
     assert 0 < np.sum(empty_slots("pause") > 0) < RICH.num_rounds
     assert np.any(empty_slots("spent_excluded") == RICH.num_selected)
 
 
 @pytest.mark.slow
-def test_a_round_without_clients_is_followed_by_one_at_another_rate():
+def test_empty_round_is_followed_by_a_round_at_another_rate():
     empty = np.flatnonzero(empty_slots("step_decay") == RICH.num_selected)  # round t at t - 1
     trained = np.flatnonzero(empty_slots("step_decay") < RICH.num_selected)
     assert len(empty)
@@ -247,12 +247,12 @@ def test_some_clients_are_spent_while_others_are_not():
     assert np.any((np.asarray(heard) > 0) & (heard < took_part))
 
 
-def test_speeds_matter_to_the_choice_and_regret_is_felt():
+def test_speeds_affect_choices_and_regret():
     expected, _ = slow("pause")
     assert np.sum(expected["regret"] > 0.01) >= 2
     assert np.any(expected["genie_reward"] != expected["reward"])
     assert np.any(np.isfinite(expected["energy"]))
 
 
-def test_every_mechanism_has_a_run():
+def test_every_mechanism_is_covered():
     assert {config.privacy.name for config in CONFIGS.values()} == {m.name for m in MECHANISMS}

@@ -46,14 +46,14 @@ def init(setup: Setup, learning: LearnerState) -> Flight:
     config = setup.config
     if setup.policy.query is not None:
         raise ConfigError(
-            f"clock = {config.clock.name!r}: {type(config.policy).__name__} asks clients before it "
-            "chooses, and a server that waits for nobody has no time to. Choose a policy that asks "
-            "none."
+            f"clock = {config.clock.name!r}: {type(config.policy).__name__} queries clients "
+            "before each choice, but this server does not wait for answers. Use a policy without "
+            "queries."
         )
     if setup.learner.deferred is None:
         raise ConfigError(
             f"clock = {config.clock.name!r}: the learner of {type(config.learning).__name__} "
-            "cannot average an update later than it was trained. Give it `deferred`."
+            "cannot average stale updates. Define `deferred` in the learner."
         )
     plan = plan_of(setup.config)
     return nobody(setup.config, plan, setup.learner.deferred.none(learning, plan.slots))

@@ -72,11 +72,13 @@ def quantity(
     for dim in dims:
         if not isinstance(dim, str):
             raise ConfigError(
-                f"@quantity on {getattr(dim, '__name__', dim)!r}: must have its dimensions in "
-                'parentheses, say @quantity("round"), or none: @quantity().'
+                f"@quantity on {getattr(dim, '__name__', dim)!r}: must have parentheses, with "
+                'dimensions as in @quantity("round"), or without as in @quantity().'
             )
         if dim not in DIMENSIONS and nearest(dim, DIMENSIONS):
-            raise ConfigError(f"@quantity({dim!r}): no such dimension.{nearest(dim, DIMENSIONS)}")
+            raise ConfigError(
+                f"@quantity({dim!r}): must be a known dimension.{nearest(dim, DIMENSIONS)}"
+            )
 
     def declare(value: Callable[[Any], Array]) -> Quantity:
         doc = inspect.getdoc(value) or ""

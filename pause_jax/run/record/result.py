@@ -73,8 +73,8 @@ class Result(PyTree):
         values = self.__dict__.get("values", {})
         if name in values:
             return values[name]
-        recorded = f"recorded were {', '.join(values)}" if values else "nothing was recorded"
-        raise AttributeError(f"a Result has no {name!r}; {recorded}.")
+        recorded = f"recorded: {', '.join(values)}" if values else "nothing was recorded"
+        raise AttributeError(f"Result has no {name!r} ({recorded}).")
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self.values]
@@ -119,8 +119,7 @@ def with_metrics(
     for name in names:
         if name in QUANTITIES and name not in METRICS:
             raise ConfigError(
-                f"learning: a metric is called {name!r}, which the library records already. Give "
-                "it another name."
+                f"learning: metric {name!r} has the name of a built-in quantity. Rename the metric."
             )
     metrics = [metric(name) for name in names if name not in known]
     if per_client:
@@ -134,12 +133,13 @@ def check_client_scores(quantities: Quantities, learners: Sequence[Learner]) -> 
     for name in (q.name for q in quantities if q == client_score(q.name)):
         if any(learner.evaluate_clients is None for learner in learners):
             raise ConfigError(
-                f"record: {name!r} needs samples that clients hold out, and there are none "
-                "(learning.holdout = 0, or learning = None). Set learning.holdout, such as 0.2."
+                f"record: {name!r} needs held-out samples, but clients have none "
+                "(learning.holdout = 0, or learning = None). Set learning.holdout, for example to "
+                "0.2."
             )
         if name not in known:
             raise ConfigError(
-                f"record: {name!r} is no metric of a client.{nearest(name, known)} The task has "
+                f"record: {name!r} is not a client metric.{nearest(name, known)} The task has "
                 f"{', '.join(dict.fromkeys(known))}."
             )
 
@@ -153,10 +153,11 @@ def chosen(record: Iterable[str | Quantity] | None) -> Quantities:
     if record is None:
         return tuple(QUANTITIES.values())
     if isinstance(record, str):
-        raise ConfigError(f"record = {record!r}: must be a tuple of names, ({record!r},).")
+        raise ConfigError(f"record = {record!r}: must be a tuple of names. Use ({record!r},).")
     if not isinstance(record, Iterable) or not (record := tuple(record)):
         raise ConfigError(
-            f"record = {shown(record)}: must name one quantity at least; leave it out for all."
+            f"record = {shown(record)}: must have at least one quantity. Remove record to record "
+            "everything."
         )
     found: dict[str, Quantity] = {}
     known = QUANTITIES | STEP_QUANTITIES
@@ -166,18 +167,18 @@ def chosen(record: Iterable[str | Quantity] | None) -> Quantities:
         if isinstance(each, str):
             if each not in known:
                 raise ConfigError(
-                    f"record: {each!r} is no quantity of the library.{nearest(each, known)} "
-                    f"It has {', '.join(known)}; declare your own with @quantity(...)."
+                    f"record: {each!r} is not a built-in quantity.{nearest(each, known)} Use one "
+                    f"of {', '.join(known)}, or define a quantity with @quantity(...)."
                 )
             each = known[each]
         if not isinstance(each, Quantity):
             raise ConfigError(
-                f"record: {each!r} must be a name or a quantity, a function below @quantity(...)."
+                f"record: {each!r} must be a name, or a function decorated with @quantity(...)."
             )
         if each.name in found or each.name in RESERVED or not each.name.isidentifier():
             raise ConfigError(
-                f"record: the name {each.name!r} is taken, or is not of letters, digits and _; "
-                "give it another one."
+                f"record: the name {each.name!r} must be unused, and consist of letters, digits "
+                "and _. Rename the quantity."
             )
         found[each.name] = each
     return tuple(found.values())
@@ -213,7 +214,7 @@ def _value(q: Quantity, of: Round | Run) -> Array:
     """Compute a quantity. Raise ConfigError if its shape does not match its dimensions."""
     value = q.value(of)
     if value is None:
-        raise ConfigError(f"record: {q.name} returned nothing; it must return an array.")
+        raise ConfigError(f"record: {q.name} returned None, but must return an array.")
     value = jnp.asarray(value)
     dims = q.dims[1:] if q.per_round else q.dims
     sizes = {"client": of.config.num_clients, "slot": of.config.num_slots}
@@ -223,8 +224,8 @@ def _value(q: Quantity, of: Round | Run) -> Array:
     if not fits:
         words = ", ".join(f"{dim} = {sizes[dim]}" if dim in sizes else dim for dim in dims)
         raise ConfigError(
-            f"record: {q.name} gave shape {value.shape}{' in a round' * q.per_round}; its "
-            f"dimensions {q.dims} ask for [{words}]."
+            f"record: {q.name} returned shape {value.shape}{' in a round' * q.per_round}, but its "
+            f"dimensions {q.dims} require [{words}]."
         )
     return value
 
