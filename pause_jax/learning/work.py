@@ -91,7 +91,7 @@ class EqualWork(WorkLaw):
     """Equal epochs or local steps for all clients."""
 
     name: ClassVar[str] = "equal"
-    summary: ClassVar[str] = "the same epochs or steps for all clients"
+    summary: ClassVar[str] = "equal epochs or steps for all clients"
     equal: ClassVar[bool] = True
 
     @property
@@ -107,7 +107,7 @@ class PerClient(WorkLaw):
     """
 
     name: ClassVar[str] = "per_client"
-    summary: ClassVar[str] = "a given factor for each client"
+    summary: ClassVar[str] = "listed factors, one per client"
 
     values: tuple[float, ...] = static(default=(1.0,), above=0)
 
@@ -115,7 +115,7 @@ class PerClient(WorkLaw):
         if len(self.values) != sizes.num_clients:
             raise ConfigError(
                 f"{path}.values: has {len(self.values)} factors for {sizes.num_clients} clients. "
-                "Give one factor per client."
+                "Set one factor per client."
             )
 
     def factors(self, key: Array, num_clients: int) -> Array:
@@ -140,7 +140,7 @@ class UniformWork(WorkLaw):
     """
 
     name: ClassVar[str] = "uniform"
-    summary: ClassVar[str] = "a uniform factor for each client and round (FedProx)"
+    summary: ClassVar[str] = "uniform random factor per client and round (FedProx)"
 
     low: float = number(default=0.1, above=0)
     high: float = number(default=1.0, above=0)

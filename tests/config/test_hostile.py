@@ -189,11 +189,11 @@ def test_trust_allows_calls_of_named_objects(monkeypatch):
     with pytest.raises(ConfigError, match="returned dict, but must return a linen module"):
         validate(config_file.loads(text, trust=True))
     pathlib.Path("mine.toml").write_text(text)
-    assert "makes dict" in refused("run", "mine.toml", "--trust")
-    assert "makes dict" in refused("sweep", "mine.toml", "--trust", "--vary", "reward.gamma=1,2")
+    assert "returned dict" in refused("run", "mine.toml", "--trust")
+    assert "returned dict" in refused("sweep", "mine.toml", "--trust", "--vary", "reward.gamma=1,2")
     source = "--set=learning.model.source=builtins:dict"
     given = ("--set=learning.model=flax", source, "--trust")
-    assert "makes dict" in refused("compare", "--policies=random", *given)
+    assert "returned dict" in refused("compare", "--policies=random", *given)
 
 
 # ---------------------------------------------------------------- --load

@@ -78,7 +78,7 @@ def test_client_scores_are_computed_only_on_request(monkeypatch):
         (BANDIT, "client_loss", "'client_loss' needs held-out samples, .* = None"),
         (LEARN, "client_loss", r"learning.holdout = 0, .* Set learning.holdout, for example"),
         (HELD, "client_acuracy", "Did you mean 'client_accuracy'"),
-        (HELD, "client_id", "the name 'client_id' is taken"),
+        (HELD, "client_id", "the name 'client_id' must be unused"),
     ],
 )
 def test_unavailable_client_scores_are_refused_before_any_run(config, name, words):
