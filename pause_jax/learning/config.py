@@ -143,8 +143,8 @@ class Learning(Config):
         if not is_linear(made(self.optimizer, 0.1)):
             raise ConfigError(
                 f"{where}: is not defined for {path}.optimizer = {shown(self.optimizer)}, whose "
-                "update is not a weighted sum of gradients. Use sgd, or a function of the rate such "
-                "as lambda rate: optax.sgd(rate, momentum=0.9)."
+                "update is not a weighted sum of gradients. Use sgd, or a function of the rate "
+                "such as lambda rate: optax.sgd(rate, momentum=0.9)."
             )
         if self.keep_optimizer_state:
             raise ConfigError(

@@ -161,7 +161,7 @@ def refused(changes):
         ({"learning.work": PerClient(values=(1.0, 2.0))}, "has 2 factors for 6 clients"),
         ({"learning.work": PerClient(values=(11.0,) * 6)}, "must be >= 44"),
         ({"learning.work": UniformWork(low=2.0, high=1.0)}, "Swap them"),
-        ({"learning.aggregation": "fednova"}, "no weighted sum of gradients"),
+        ({"learning.aggregation": "fednova"}, "not a weighted sum of gradients"),
         (
             {
                 "learning.aggregation": "fednova",
