@@ -135,10 +135,8 @@ class Learning(Config):
                 f"{path}.epochs = {self.epochs}: local_steps = {self.local_steps} replaces epochs. "
                 "Set one of them."
             )
-        if self.aggregation == "fednova":
-            self._check_normalised(path)
-
-    def _check_normalised(self, path: str) -> None:
+        if self.aggregation != "fednova":
+            return
         where = f"{path}.aggregation = 'fednova'"
         if not is_linear(made(self.optimizer, 0.1)):
             raise ConfigError(
@@ -184,9 +182,9 @@ class Learning(Config):
         model = self._checked_task(data, whose)
         self.trained.check_model(model)
         self._check_steps(data, num_clients)
-        if self.start is None:
-            return with_weights(data, None)
-        return with_weights(data, start_weights(self.start, self.start_missing, model))
+        start = self.start
+        weights = None if start is None else start_weights(start, self.start_missing, model)
+        return with_weights(data, weights)
 
     def _check_steps(self, data: Dataset, num_clients: int) -> None:
         """Raise ConfigError if ``max_steps`` would cut the passes of a client of mean size."""
@@ -268,7 +266,7 @@ class Learning(Config):
 
         The optimiser in these settings uses the learning rate of round 1.
         """
-        task = self.task_for(data)
+        task = task_of(data) if self.task is None else self.task
         network = self.model.network(shape_of_outputs(task, data)[-1])
         return LocalTraining(
             network=self.trained.network(with_start(network, data.start or {})),
@@ -297,16 +295,13 @@ class Learning(Config):
         work = self.local_work
         return work.samples(size, work.steps(size, factors))
 
-    def task_for(self, data: Dataset) -> Task:
-        """Return the configured task, or infer it from the targets if it is None."""
-        return task_of(data) if self.task is None else self.task
-
     def _checked_task(self, data: Dataset, whose: str) -> Variables:
         """Validate data, task and model together, and return the shapes of the model's variables.
 
         Error messages describe the data as ``whose``.
         """
-        task, sample = self.task_for(data), data.sample
+        task = task_of(data) if self.task is None else self.task
+        sample = data.sample
         task.check_data(data)
         wanted = shape_of_outputs(task, data)
         tokens = jnp.issubdtype(sample.dtype, jnp.integer)
@@ -325,13 +320,8 @@ class Learning(Config):
                 "for features, or numpy.uint8 for pixels."
             )
         # Tracing a deep model takes tenths of a second, so each combination is checked only once.
-        question = (
-            jax.tree.structure((self.model, task)),
-            wanted,
-            sample.shape,
-            form(data.y_train),
-            tokens,
-        )
+        structure = jax.tree.structure((self.model, task))
+        question = (structure, wanted, sample.shape, form(data.y_train), tokens)
         if question in _FITTING:
             return _FITTING[question]
         network = self.model.network(wanted[-1])

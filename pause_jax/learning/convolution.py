@@ -1,9 +1,7 @@
 """Convolution and max-pooling that are fast inside loops and with one kernel per client.
 
-Inside ``scan`` and ``fori_loop``, XLA on CPUs computes the gradients of its convolution with plain
-loops. On any device, ``vmap`` over kernels turns a convolution into a slow grouped convolution.
-This module computes a convolution and its gradients as matrix products with the input patches.
-For shapes in which these products are slow or untested, it uses XLA convolutions instead.
+XLA's gradients of a convolution are slow in loops on a CPU, and ``vmap`` over kernels gives slow
+grouped convolutions. Matrix products with the input patches replace them where they are faster.
 """
 
 from __future__ import annotations
@@ -16,8 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-# ``products`` uses matrix products. ``xla`` uses XLA's convolution and its gradients. ``direct``
-# computes the result and each gradient with an XLA convolution. ``auto`` selects one of these.
+# See ``models.Cnn3``.
 FORMS = ("auto", "products", "direct", "xla")
 # On a CPU, ``auto`` selects ``direct`` for patches of PATCHES bytes or more, CHANNELS or more input
 # channels and fewer than FEATURES output features. docs/engineering_log.md has the measurements.
@@ -41,16 +38,16 @@ def convolve(form: str, x: Array, kernel: Array, stride: int = 1, padding: int =
     if form == "products":
         edge = (padding, padding)
         return _products(jnp.pad(x, ((0, 0), edge, edge, (0, 0))), kernel, stride)
-    pads = [(padding, padding)] * 2
-    return lax.conv_general_dilated(x, kernel, (stride, stride), pads, dimension_numbers=_LAYOUT)
+    return lax.conv_general_dilated(
+        x, kernel, (stride, stride), [(padding, padding)] * 2, dimension_numbers=_LAYOUT
+    )
 
 
 def best_form(x: Array, kernel: Array, stride: int, padding: int) -> str:
     """Return the form that ``auto`` selects for these shapes on the default backend.
 
-    A CPU uses ``direct`` if moving large patches takes longer than the products, else ``products``.
     A GPU uses ``products`` only for shapes close to the measured ones, because XLA in JAX 0.11.2
-    aborts on the products of a ResNet-18. All other cases use ``xla``.
+    aborts on the products of a ResNet-18.
     """
     height, width, channels, features = kernel.shape
     rows = (x.shape[1] + 2 * padding - height) // stride + 1
@@ -66,8 +63,7 @@ def best_form(x: Array, kernel: Array, stride: int, padding: int) -> str:
 def stored(make: Callable[[Array], Array], x: Array) -> Array:
     """Return ``make(x)``, which a CPU computes only once for all consumers. ``make`` must be pure.
 
-    XLA recomputes cheap values inside each consumer. For a sum of nine arrays with five consumers,
-    this takes half the time of a training step. XLA does not recompute the result of a ``cond``. An
+    XLA recomputes cheap values inside each consumer, except the result of a ``cond``. An
     optimization barrier does not help, because XLA removes it before fusion.
     """
     if jax.default_backend() != "cpu":
@@ -203,11 +199,7 @@ _direct.defvjp(_direct_forward, _direct_backward)
 
 @jax.custom_vjp
 def max_pool(x: Array) -> Array:
-    """Return the maximum of each 2x2 window of images, like ``nn.max_pool(x, (2, 2), (2, 2))``.
-
-    The gradient goes to the first maximum of a window, as in XLA and PyTorch. If the number of rows
-    or columns is odd, the last one is dropped.
-    """
+    """Return ``nn.max_pool(x, (2, 2), (2, 2))``, with a gradient to the first maximum as in XLA."""
     return _pool(x)[0]
 
 

@@ -109,12 +109,11 @@ class LinearRegression(DataConfig):
             "Lower num_samples or num_features.",
         )
         rng = np.random.default_rng(self.data_seed)
-        num_train = self.num_samples
-        num_test = num_train // 5
+        n = self.num_samples
         w = rng.standard_normal(self.num_features)
-        x = rng.standard_normal((num_train + num_test, self.num_features))
+        x = rng.standard_normal((n + n // 5, self.num_features))
         y = x @ w + self.noise * rng.standard_normal(len(x))
-        return Dataset.of(x[:num_train], y[:num_train], x[num_train:], y[num_train:])
+        return Dataset.of(x[:n], y[:n], x[n:], y[n:])
 
 
 class Characters(DataConfig):
@@ -133,7 +132,6 @@ class Characters(DataConfig):
 
     length: int = static(default=48, at_least=2)
 
-    # Every character other than printable ASCII and newline maps to the last entry.
     ALPHABET: ClassVar[str] = "".join(map(chr, range(32, 127))) + "\n\ufffd"
 
     def load(self) -> Dataset:
@@ -161,16 +159,10 @@ def _characters(length: int) -> Dataset:
         )
     text = np.stack(windows)
     is_test = np.arange(len(text)) % 10 == 9
-    train = text[~is_test]
-    test = text[is_test]
-    data = Dataset.of(
-        train[:, :-1],
-        train[:, 1:],
-        test[:, :-1],
-        test[:, 1:],
-        clients=np.asarray(clients)[~is_test],
-        num_classes=len(known),
-    )
+    train, test = text[~is_test], text[is_test]
+    arrays = (train[:, :-1], train[:, 1:], test[:, :-1], test[:, 1:])
+    numbers = np.asarray(clients)[~is_test]
+    data = Dataset.of(*arrays, clients=numbers, num_classes=len(known))
     # Drop the ids, because clients in fleet files are not named after topics.
     return checked(data.replace(client_ids=None))
 

@@ -107,10 +107,8 @@ class Dataset(PyTree):
         if x_test is None:
             arrays = _split(arrays, test_share, seed)
         else:
-            arrays |= {
-                "x_test": as_numbers("x_test", x_test),
-                "y_test": as_numbers("y_test", y_test),
-            }
+            arrays["x_test"] = as_numbers("x_test", x_test)
+            arrays["y_test"] = as_numbers("y_test", y_test)
         if pixel_max is None:
             pixel_max = 255 if arrays["x_train"].dtype == np.uint8 else 0
         if num_classes is None:

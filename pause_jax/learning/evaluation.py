@@ -44,22 +44,18 @@ def evaluate(
         return {name: sums[name] + jnp.sum(counted[name]) for name in sums}
 
     zeros = dict.fromkeys(metrics_of(task), jnp.zeros(()))
-    means = {
-        name: total / num_test for name, total in lax.fori_loop(0, num_chunks, visit, zeros).items()
-    }
+    sums = lax.fori_loop(0, num_chunks, visit, zeros)
+    means = {name: total / num_test for name, total in sums.items()}
     finite = all_finite(variables)
-    return {
-        name: mean if name == "test_loss" else jnp.where(finite, mean, jnp.nan)
-        for name, mean in means.items()
-    }
+    scores = {name: jnp.where(finite, means[name], jnp.nan) for name in task.metrics}
+    return {**means, **scores}
 
 
 def evaluate_clients(training: LocalTraining, state: LearnerState, most: int) -> dict[str, Array]:
     """Compute the mean loss and the mean task scores over each client's held-out samples.
 
-    ``most`` (static) is the maximum number of held-out samples of all clients. Inputs are noisy, as
-    in training. Returns a dict from metric name to float [K], NaN for clients without held-out
-    samples or for a model with non-finite entries.
+    ``most`` (static) is the maximum number of held-out samples of all clients. Returns a dict from
+    metric name to float [K], NaN for clients without held-out samples or a model that is not finite.
     """
     partition, task = state.partition, training.task
     held_out = partition.held_out
@@ -105,8 +101,7 @@ def local_loss(
     """Compute the global model's mean loss on one client's data, for policies that query it.
 
     The random words ``bits``, uint32 [B], draw B samples uniformly without replacement. If ``bits``
-    is None or the client has at most B samples, all of them are used. ``input_key`` draws input
-    noise, as in training.
+    is None or the client has at most B samples, all of them are used.
     """
     size = partition.size[client]
     max_size = training.largest

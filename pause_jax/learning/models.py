@@ -49,8 +49,7 @@ class Network(NamedTuple):
 def linen_network(module: nn.Module, *, draws: bool) -> Network:
     """Return the functions of a ``flax.linen`` module, which may use dropout if ``draws`` is True.
 
-    The module's ``__call__`` takes the inputs and optionally ``mask`` and a flag named ``train``,
-    ``training``, ``is_training``, ``deterministic`` or ``use_running_average``.
+    Its ``__call__`` takes the inputs and optionally ``mask`` and a flag of ``_TRAIN_WORDS``.
     """
     words = frozenset(inspect.signature(type(module).__call__).parameters)
 
@@ -82,10 +81,8 @@ def _flags(words: frozenset[str], *, train: bool) -> dict[str, Any]:
 class Model(Config):
     """Base class of model configs."""
 
-    # Whether the model accepts integer inputs (tokens).
-    takes_tokens: ClassVar[bool] = False
-    # Whether training draws random numbers (dropout).
-    draws: ClassVar[bool] = False
+    takes_tokens: ClassVar[bool] = False  # whether the model accepts integer inputs
+    draws: ClassVar[bool] = False  # whether training draws random numbers (dropout)
 
     def module(self, num_outputs: int) -> nn.Module:
         """Return the Flax module, which maps inputs [B, ...] to outputs [B, ..., num_outputs].
@@ -134,8 +131,7 @@ class Cnn3(Model):
     """Convolutional network for 32x32 images with three convolutions and four dense layers.
 
     The 3x3 valid convolutions have 32, 64 and 128 features and 2x2 max-pooling. The hidden dense
-    layers have 128, 64 and 32 features. Relu and a norm follow each of these six layers. With a
-    norm, the model has 170,474 weights for colour images and 10 classes.
+    layers have 128, 64 and 32 features. Relu and a norm follow each of these six layers.
 
     Attributes:
       norm: ``group``, ``batch`` or ``none``. ``group`` uses group norm after convolutions and layer
@@ -169,10 +165,8 @@ class Cnn3(Model):
 class Cnn2(Model):
     """Convolutional network for images with two convolutions and two dense layers.
 
-    The 3x3 valid convolutions have 32 and 64 features, and the second has 2x2 max-pooling. The
-    hidden dense layer has 128 features. This is the EMNIST network of "Adaptive Federated
-    Optimization" (Reddi et al., 2021) and the CIFAR-10 network of pfl-research, without dropout and
-    with this library's initial weights.
+    This is the EMNIST network of "Adaptive Federated Optimization" (Reddi et al., 2021) and the
+    CIFAR-10 network of pfl-research, without dropout and with this library's initial weights.
 
     Attributes:
       convolution: as in :class:`Cnn3`.
@@ -220,19 +214,12 @@ class Gru(Model):
 class ResNet18(Model):
     """ResNet-18 (He et al., 2016) in the usual variant for CIFAR-10, used for BSFL Fig. 9.
 
-    A 3x3 convolution with stride 1 replaces the 7x7 convolution and its pooling. Four stages of two
-    basic blocks follow, then a mean over the image and an affine layer. The last three stages halve
-    height and width. For colour images and 10 classes, the model has 11,173,962 weights, 9,600 of
-    them in norms. It accepts images of any size.
-
-    BSFL does not say which variant it trains. Like all of the library's models except :class:`Gru`,
-    this one has PyTorch's default initial weights.
+    A 3x3 convolution with stride 1 replaces the 7x7 convolution and its pooling. BSFL does not say
+    which variant it trains. Images may have any size.
 
     Attributes:
       width: number of channels in the first stage. Each later stage doubles it.
-      norm: ``group`` (all weights go through the privacy mechanism), ``batch`` (as published, but
-        updates of its weights and running statistics are sent without clipping or noise, which the
-        result reports) or ``none``.
+      norm: as in :class:`Cnn3`; ``batch`` is as published.
       convolution: as in :class:`Cnn3`.
     """
 
@@ -244,7 +231,6 @@ class ResNet18(Model):
     convolution: str = static(default="auto", choices=FORMS)
 
     def check(self, path: str, sizes: Sizes) -> None:
-        """Raise ConfigError if group norm cannot divide ``width`` channels into equal groups."""
         if self.norm == "group" and self.width % GROUPS:
             raise ConfigError(
                 f"{path}.width = {self.width}: must be a multiple of {GROUPS}, the number of "

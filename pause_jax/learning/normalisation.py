@@ -1,8 +1,4 @@
-"""Batch, group and layer norm with custom gradients.
-
-On a CPU, XLA recomputes a norm's statistics inside each consumer. This module computes them in one
-pass over the activations, and the sums that the gradient needs in another.
-"""
+"""Batch, group and layer norm that compute their statistics once (see ``convolution.stored``)."""
 
 from __future__ import annotations
 
@@ -43,10 +39,7 @@ BATCH = Pool(groups=None, epsilon=1e-5)
 def normalise(x: Array, norm: str, name: str, train: bool, mask: Array | None) -> Array:
     """Apply the normalisation layer ``norm`` (one of ``models.NORMS``) to ``x`` [B, ..., features].
 
-    ``group`` is a group norm with eight groups after a convolution, and a layer norm after a dense
-    layer. Its scale and bias go through the privacy mechanism. In training, ``batch`` uses batch
-    statistics and updates the running statistics, which prediction uses. ``none`` returns ``x``.
-    ``mask`` is bool [B], False for padding rows, or None.
+    The norms are as in :class:`models.Cnn3`. ``mask`` is bool [B], False for padding rows, or None.
     """
     if norm == "batch":
         return ClearBatchNorm(name=name)(x, train, mask)
@@ -56,11 +49,7 @@ def normalise(x: Array, norm: str, name: str, train: bool, mask: Array | None) -
 
 
 class ClearBatchNorm(nn.Module):
-    """Batch norm whose updates are neither clipped nor noised, as in the PAUSE authors' code.
-
-    Scale and bias are trained, but belong to the collection ``clear`` instead of ``params``. The
-    running statistics (momentum 0.9) are in ``batch_stats``.
-    """
+    """Batch norm whose updates are neither clipped nor noised, as in the PAUSE authors' code."""
 
     @nn.compact
     def __call__(self, x: Array, train: bool, mask: Array | None) -> Array:

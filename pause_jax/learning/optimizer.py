@@ -41,12 +41,9 @@ def optimizers() -> dict[str, Callable[..., optax.GradientTransformation]]:
 
 # Optimisers that update each weight independently of the others.
 ELEMENTWISE = frozenset(
-    (
-        *("adabelief", "adadelta", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan"),
-        *("amsgrad", "lion", "optimistic_adam", "optimistic_adam_v2"),
-        *("optimistic_gradient_descent", "radam", "rmsprop", "rprop", "sgd", "sign_sgd"),
-        *("signum", "yogi"),
-    )
+    "adabelief adadelta adagrad adam adamax adamaxw adamw adan amsgrad lion optimistic_adam "
+    "optimistic_adam_v2 optimistic_gradient_descent radam rmsprop rprop sgd sign_sgd signum "
+    "yogi".split()
 )
 # Maximum number of weights that are updated as one vector. In larger models, copying the weights
 # takes longer than many small kernels. In smaller models, compiling these kernels takes longer.
@@ -218,8 +215,7 @@ def server_step(
 class RateSchedule(Config):
     """Base class of schedules for the clients' learning rate over rounds.
 
-    All clients in a round use the same learning rate. The schedule advances in every round,
-    including rounds without training.
+    The schedule advances in every round, including rounds without training.
     """
 
     def rate(self, base: Array | float, round: Int[Array, ""]) -> Float[Array, ""] | float:
