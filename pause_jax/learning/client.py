@@ -42,7 +42,7 @@ class LocalTraining(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """Random keys of local training, shared by all clients. Draws use the client numbers."""
+    """Random keys of local training, shared by all clients."""
 
     order: Key[Array, ""]  # sample order and dropout, different in every round
     inputs: Key[Array, ""]  # noise in low-quality inputs, the same in every round
@@ -71,11 +71,10 @@ def train_locally(
     keys: Keys,
     beside: Steps | None = None,
 ) -> tuple[Variables, optax.OptState, LocalLoss]:
-    """Train one client on its data, with a new random order in each pass.
+    """Train one client and return the update h_k = local - global, optimiser state and losses.
 
     ``beside``, if not None, has the steps [n] of all clients trained side by side. They run as many
-    steps as the longest of them, and steps beyond this client's last step change nothing. Returns
-    the update h_k = local - global of every collection, the optimiser state and the losses.
+    steps as the longest of them, and steps beyond this client's last step change nothing.
     """
     batch = training.work.batch_size
     size = partition.size[slot.client]
@@ -99,18 +98,16 @@ def train_locally(
                 is_sample &= i < own_steps
             weight = is_sample.astype(jnp.float32)
             x, y = client_inputs(training, rows, partition.quality[slot.client], keys.inputs)
-            key = None
-            if dropout is not None:
-                key = jax.random.fold_in(dropout, number * steps.per_pass + i)
+            place = number * steps.per_pass + i
+            key = None if dropout is None else jax.random.fold_in(dropout, place)
             new, new_opt_state, loss, square = _descend(
                 training, variables, opt_state, x, y, weight, key, center
             )
             if beside is not None:
                 counts = i < own_steps
+                after, before = (new, new_opt_state), (variables, opt_state)
                 new, new_opt_state = jax.tree.map(
-                    lambda a, b: jnp.where(counts, a, b),
-                    (new, new_opt_state),
-                    (variables, opt_state),
+                    lambda a, b: jnp.where(counts, a, b), after, before
                 )
                 loss = jnp.where(counts, loss, 0.0)
             return new, new_opt_state, total + loss, total_square + square

@@ -48,11 +48,7 @@ def clients_that_fit(client_bytes: int) -> int:
 
 
 def training_bytes(training: LocalTraining, variables: Variables) -> int:
-    """Return the memory that one client needs in training, in bytes.
-
-    This includes the model without its frozen part, the gradient, the optimiser state and the
-    residuals that layers store for the backward pass of one batch.
-    """
+    """Return the memory that one client needs in training, in bytes, without the frozen part."""
     batch = training.work.batch_size
     sample = training.dataset.sample
     x = jax.ShapeDtypeStruct((batch, *sample.shape), sample.dtype)
@@ -75,9 +71,7 @@ def map_clients(
 ) -> Any:
     """Map ``train`` over the slots of a cohort and return its results, leaves [m, ...].
 
-    Clients trained side by side step together, so a batch of clients runs the maximum of their
-    ``steps`` [m]. The total is 0 for empty slots. ``steps`` is None if all clients run equally many
-    steps.
+    ``steps`` [m], with total 0 for empty slots, are those of all clients; None if they are equal.
     """
 
     def train_all(work: tuple[Any, Steps | None]) -> Any:
@@ -96,7 +90,7 @@ def _in_batches(train: Train, slots: Any, steps: Steps | None, batch: int) -> An
     def side_by_side(work: tuple[Any, Steps | None]) -> Any:
         return jax.vmap(train, in_axes=(0, None))(*work)
 
-    # All batches have one size, to share a program. Copies of the last slot pad the last batch.
+    # Copies of the last slot pad the last batch.
     num_batches = -(-num_slots // batch)
     if num_batches == 1:
         return side_by_side((slots, steps))

@@ -55,7 +55,7 @@ def evaluate_clients(training: LocalTraining, state: LearnerState, most: int) ->
     """Compute the mean loss and the mean task scores over each client's held-out samples.
 
     ``most`` (static) is the maximum number of held-out samples of all clients. Returns a dict from
-    metric name to float [K], NaN for clients without held-out samples or a model that is not finite.
+    metric name to float [K], NaN for clients without held-out samples or a non-finite model.
     """
     partition, task = state.partition, training.task
     held_out = partition.held_out

@@ -1,8 +1,6 @@
 """Interface of a learner, which is a set of pure functions on a state.
 
-``Learning.build`` returns the learner of federated averaging. :func:`bandit_only` returns the
-learner of a simulation without learning. To use a custom learner, subclass ``Learning`` and return
-the learner from ``build``.
+To use a custom learner, subclass ``Learning`` and return the learner from ``build``.
 """
 
 from __future__ import annotations
@@ -179,10 +177,7 @@ def update_size(state: LearnerState) -> int:
 
 
 def output_layer(state: LearnerState) -> NDArray[np.int32] | None:
-    """Return the positions of the output layer in a flat update, int [C, 1 + H]; see ``Context``.
-
-    Returns None if :func:`output_layer_path` does.
-    """
+    """Return the positions of the output layer in a flat update, int [C, 1 + H]; see ``Context``."""
     params = (state.variables or {}).get("params")
     layer = output_layer_path(params)
     if layer is None:
@@ -197,10 +192,10 @@ def output_layer(state: LearnerState) -> NDArray[np.int32] | None:
 
 
 def output_layer_path(params: Any) -> str | None:
-    """Return the path of the output layer, with a final ``/`` unless it is empty.
+    """Return the path of the output layer with a final ``/`` unless empty, or None without one.
 
     The output layer is the affine layer (``kernel`` [H, C], ``bias`` [C]) named ``output``, or else
-    the only affine layer. Returns None if no layer or more than one layer qualifies.
+    the only affine layer.
     """
     layers: dict[str, dict[str, Any]] = {}
     for path, leaf in named_leaves(params).items():
@@ -240,26 +235,21 @@ def bandit_only(num_clients: int) -> Learner:
         nobodys = Partition(jnp.zeros(0, jnp.int32), 0 * one, one, jnp.ones(num_clients))
         return LearnerState(nobodys, variables=None, clients=None, inputs=streams.inputs)
 
-    def train(
+    def train_later(
         key: Array, state: LearnerState, selection: Selection, release: Release
-    ) -> tuple[LearnerState, Trained]:
+    ) -> tuple[LearnerState, Trained, Any]:
         one = jnp.ones(selection.clients.shape)
         nothing = jnp.zeros((selection.clients.size, 0))
-        return state, Trained(one, one, nothing, jnp.asarray(jnp.nan))
+        return state, Trained(one, one, nothing, jnp.asarray(jnp.nan)), {"params": nothing}
 
-    def none(state: LearnerState, size: int) -> Any:
-        return {"params": jnp.zeros((size, 0))}
-
-    def train_later(*arguments: Any) -> tuple[LearnerState, Trained, Any]:
-        state, trained = train(*arguments)
-        return state, trained, {"params": trained.released}
-
-    def ask(key: Array, state: LearnerState, clients: Array, batch_size: int | None) -> Array:
-        return jnp.ones(clients.shape)
-
-    def evaluate(state: LearnerState) -> dict[str, Array]:
-        nan = jnp.asarray(jnp.nan)
-        return {"test_loss": nan, "test_accuracy": nan}
-
-    deferred = Deferred(none, train_later, lambda state, updates, weights: state)
-    return Learner(init, train, ask, evaluate, deferred=deferred)
+    return Learner(
+        init,
+        train=lambda *arguments: train_later(*arguments)[:2],
+        ask=lambda key, state, clients, batch_size: jnp.ones(clients.shape),
+        evaluate=lambda state: dict.fromkeys(("test_loss", "test_accuracy"), jnp.asarray(jnp.nan)),
+        deferred=Deferred(
+            none=lambda state, size: {"params": jnp.zeros((size, 0))},
+            train=train_later,
+            average=lambda state, updates, weights: state,
+        ),
+    )

@@ -41,9 +41,12 @@ def optimizers() -> dict[str, Callable[..., optax.GradientTransformation]]:
 
 # Optimisers that update each weight independently of the others.
 ELEMENTWISE = frozenset(
-    "adabelief adadelta adagrad adam adamax adamaxw adamw adan amsgrad lion optimistic_adam "
-    "optimistic_adam_v2 optimistic_gradient_descent radam rmsprop rprop sgd sign_sgd signum "
-    "yogi".split()
+    (
+        *("adabelief", "adadelta", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan"),
+        *("amsgrad", "lion", "optimistic_adam", "optimistic_adam_v2"),
+        *("optimistic_gradient_descent", "radam", "rmsprop", "rprop", "sgd", "sign_sgd"),
+        *("signum", "yogi"),
+    )
 )
 # Maximum number of weights that are updated as one vector. In larger models, copying the weights
 # takes longer than many small kernels. In smaller models, compiling these kernels takes longer.

@@ -1,8 +1,4 @@
-"""Partitions of the training samples among clients.
-
-Drawing a partition is pure JAX with static shapes, so it can be traced and vmapped over keys. The
-samples of a client are a slice of one array of sample numbers, without padding or copies.
-"""
+"""Partitions of the training samples among clients, drawn in pure JAX with static shapes."""
 
 from __future__ import annotations
 
@@ -58,10 +54,8 @@ class PartitionConfig(Config):
         times the pixel range for pixels (BSFL). 1 disables the noise.
     """
 
-    # Whether all clients hold the same number of samples. The number of local steps is then static.
-    equal: ClassVar[bool] = False
-    # Whether the clients are the source clients of the data and keep their ids.
-    keeps_clients: ClassVar[bool] = False
+    equal: ClassVar[bool] = False  # whether all clients hold equally many samples
+    keeps_clients: ClassVar[bool] = False  # whether clients are source clients and keep their ids
 
     min_quality: float = static(default=1.0, at_least=0, at_most=1)
 
@@ -161,15 +155,13 @@ class Dirichlet(PartitionConfig):
 
         If a client reserves a share s of its data and the rest is random, its dominant label, which
         has frequency f in the data, has the expected share s + (1 - s) f. This equals
-        ``dominant_share`` for s = (dominant_share - f) / (1 - f). Clients with the same label are
-        served in the order of their numbers while samples last. Only the first sum(taken) returned
-        samples are reserved. They are grouped by client.
+        ``dominant_share`` for s = (dominant_share - f) / (1 - f). Only the first sum(taken)
+        returned samples are reserved. They are grouped by client.
         """
         num_samples = labels.shape[0]
         frequency = (count / num_samples)[dominant]
         share = (self.dominant_share - frequency) / jnp.maximum(1 - frequency, 1e-6)
-        wanted = jnp.clip(share, 0, 1) * size.astype(share.dtype)
-        wanted = jnp.floor(wanted).astype(jnp.int32)  # [K]
+        wanted = jnp.floor(jnp.clip(share, 0, 1) * size.astype(share.dtype)).astype(jnp.int32)
 
         is_dominant = dominant[:, None] == jnp.arange(count.shape[0])[None, :]
         wanted_so_far = jnp.cumsum(jnp.where(is_dominant, wanted[:, None], 0), axis=0)  # [K, C]
@@ -313,20 +305,14 @@ class DirichletLabels(_ByLabel):
 
 
 def num_held_out(size: Any, share: float, xp: Any = jnp) -> Any:
-    """Return how many of a client's ``size`` samples are held out, int of the same shape.
-
-    The number is ``share * size``, rounded, but at least 1. A client's only sample is not held out.
-    """
+    """Return how many of a client's ``size`` samples are held out, int of the same shape."""
     # One multiplication in float32, so NumPy (``xp=numpy``) and XLA round alike.
     wanted = xp.round(np.float32(share) * size.astype(np.float32)).astype(np.int32)
     return xp.minimum(xp.maximum(wanted, 1), size - 1)
 
 
 def hold_out(key: Array, partition: Partition, share: float) -> Partition:
-    """Hold out a ``share`` of each client's samples, drawn at random.
-
-    The draw is needed because a client's samples may be sorted, for example by label.
-    """
+    """Hold out a ``share`` of each client's samples, drawn at random."""
     order, start, size = partition.order, partition.start, partition.size
     place = jnp.arange(order.shape[0])
     client = jnp.searchsorted(start, place, side="right") - 1
@@ -343,10 +329,7 @@ def are_labels(targets: Array) -> bool:
 
 
 def counts_of(shares: Array, total: Array) -> Array:
-    """Round ``shares`` [..., K] to counts int32 [..., K] with sum ``total``, int [...].
-
-    The counts are differences of rounded cumulative shares.
-    """
+    """Round ``shares`` [..., K] to counts int32 [..., K] with sum ``total``, int [...]."""
     # Rounding errors can make XLA's parallel cumulative sum decrease, hence the cummax.
     cumulative = jnp.clip(jnp.cumsum(shares, axis=-1), 0, 1)
     cumulative = jax.lax.cummax(cumulative, axis=shares.ndim - 1)
@@ -362,9 +345,8 @@ def in_turn(counts: Array, length: int) -> Array:
 def deal(owner: Array, samples: Array, counts: Array, number: Array) -> Array:
     """Deal the first ``number`` of ``samples`` to clients 0, 1, ..., ``counts[k]`` to client k.
 
-    ``owner``, int [n], is the current owner of each sample. The first ``number`` entries of
-    ``samples``, int [n], must be distinct, and ``number`` must be the sum of ``counts``, int [K].
-    Returns the new owners, int [n].
+    Returns ``owner``, int [n], the owner of each sample, with the changes. ``number`` must be the
+    sum of ``counts``, int [K].
     """
     num_samples = owner.shape[0]
     is_dealt = jnp.arange(num_samples) < number

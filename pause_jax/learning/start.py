@@ -83,8 +83,8 @@ def with_start(network: Network, weights: Mapping[str, Array]) -> Network:
 def save_weights(path: str | os.PathLike[str], result: Any) -> None:
     """Write the final model of a ``simulate`` result to a file that ``Learning(start=path)`` reads.
 
-    The ``.npz`` or ``.safetensors`` file holds the full model: frozen weights too, and kernels with
-    their low-rank changes. Raises ConfigError if the result has no model or the ending is unknown.
+    The file holds the full model: frozen weights too, and kernels with their low-rank changes.
+    Raises ConfigError if the result has no model or the ending is unknown.
     """
     path = pathlib.Path(path)
     if result.variables is None or path.suffix not in (".npz", ".safetensors"):

@@ -1,8 +1,4 @@
-"""The part of a model that clients train, while all other weights stay frozen.
-
-The variables of a model with a frozen part are two collections. ``params`` holds the trained
-weights, which alone are sent, clipped, noised, averaged and counted. ``frozen`` holds all others.
-"""
+"""The part of a model that clients train and send; the collection ``frozen`` holds the rest."""
 
 from __future__ import annotations
 

@@ -171,8 +171,7 @@ def gradient_weights(
     """Return FedNova's |a|_1 after 0, 1, ..., ``max_steps`` steps (Wang et al., 2020).
 
     |a|_1 is the sum of the weights of a client's gradients in its update, relative to one step. If
-    all gradients are 1, the update is proportional to it, for every optimiser that is linear in the
-    gradients. This gives the paper's closed forms for SGD, momentum and the proximal term.
+    all gradients are 1, the update of an optimiser that is linear in them is proportional to it.
     """
     import optax
 
