@@ -177,7 +177,7 @@ def update_size(state: LearnerState) -> int:
 
 
 def output_layer(state: LearnerState) -> NDArray[np.int32] | None:
-    """Return the positions of the output layer in a flat update, int [C, 1 + H]; see ``Context``."""
+    """Return the positions of the output layer in a flat update, int [C, 1 + H] (``Context``)."""
     params = (state.variables or {}).get("params")
     layer = output_layer_path(params)
     if layer is None:
