@@ -36,7 +36,9 @@ def test_names_of_faults_differ():
     ("place", "right"),
     [("rng.keys of_nobody", "key"), ("rng.keys of_clients", "kei"), ("rng.keys of_clients", "key")],
 )
-def test_a_place_that_is_not_there_once_is_reported(place, right):
+def test_fault_without_unique_place_is_reported(place, right):
     fault = mutants.Fault("Misplaced", place, right, "", ("tests/rng",))
-    with pytest.raises(mutants.LostPlaceError, match=f"Misplaced: {place} is in"):
+    with pytest.raises(
+        mutants.LostPlaceError, match=f"Misplaced: {right!r} must occur once in {place}"
+    ):
         mutants.mutated(fault)
