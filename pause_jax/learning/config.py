@@ -76,7 +76,7 @@ class Learning(Config):
         a random part of it.
       work: law of factors by which ``epochs`` or ``local_steps`` differ between clients.
       aggregation: ``fedavg`` averages updates (PAUSE (2)). ``fednova`` first divides each update by
-        the weight of its gradients |a_i|_1 and multiplies the mean by the mean of these weights
+        the weight of its gradients ``|a_i|_1`` and multiplies the mean by the mean of these weights
         (Wang et al., 2020), so that clients with more steps do not dominate. Clip and noise apply
         to the divided update, so epsilon protects this update and not the public number of steps.
       keep_optimizer_state: whether a client keeps its optimiser state until its next round (as in
