@@ -6,14 +6,24 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from pause_jax.base.checks import float32_number
+from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
 from pause_jax.deploy.flower.protocol import ASK_WHO, LOG, NUMBER
 
 # Maximum wait for a node's client number, in seconds. The next round asks silent nodes again.
 PATIENCE = 60.0
+
+
+def check_seconds(name: str, seconds: float) -> float:
+    """Return ``seconds``; raise ConfigError unless they are positive and finite in float32."""
+    if not 0 < float32_number(seconds) < np.inf:
+        raise ConfigError(f"{name} = {shown(seconds)}: must be > 0 and finite, in seconds.")
+    return seconds
 
 
 class TimedGrid:
@@ -34,12 +44,9 @@ class TimedGrid:
         """Wrap Flower's grid, and poll for replies every ``poll_seconds``.
 
         Raises:
-          ConfigError: if ``poll_seconds`` is not positive.
+          ConfigError: if ``poll_seconds`` is not positive and finite.
         """
-        if not poll_seconds > 0:
-            rule = "must be > 0, in seconds."
-            raise ConfigError(f"poll_seconds = {poll_seconds}: {rule}")
-        self._grid, self._poll = grid, poll_seconds
+        self._grid, self._poll = grid, check_seconds("poll_seconds", poll_seconds)
         self.nodes: dict[str, int] = {}
         self.seconds: dict[str, float] = {}
 

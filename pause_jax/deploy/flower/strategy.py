@@ -28,7 +28,7 @@ from pause_jax.base.checks import float32
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, config_file
-from pause_jax.deploy.flower.nodes import Roster, TimedGrid
+from pause_jax.deploy.flower.nodes import Roster, TimedGrid, check_seconds
 from pause_jax.deploy.flower.protocol import (
     BATCH,
     EPSILON,
@@ -142,9 +142,9 @@ class PauseStrategy(Strategy):
           seconds: source of latencies, ``stamped`` for times measured by this server
             (:class:`TimedGrid`), or ``reported`` for each client's metric ``pause-seconds``, which
             :class:`PrivateRelease` adds.
-          timeout_seconds: maximum wait for a round's replies, > 0. The policy treats it as the
-            latency of a client that fails.
-          poll_seconds: time between polls for replies, > 0.
+          timeout_seconds: maximum wait for a round's replies, > 0 and finite. The policy treats it
+            as the latency of a client that fails.
+          poll_seconds: time between polls for replies, > 0 and finite.
           min_available: number of connected clients that a round waits for (default: cohort size).
           wait_seconds: maximum wait for ``min_available`` clients, >= 0. Afterwards, the round
             starts with the connected clients.
@@ -160,16 +160,13 @@ class PauseStrategy(Strategy):
         )
         self._least = config.cohort_size if min_available is None else min_available
         self._seconds = seconds
-        self._timeout = timeout_seconds
-        self._poll = poll_seconds
+        self._timeout = check_seconds("timeout_seconds", timeout_seconds)
+        self._poll = check_seconds("poll_seconds", poll_seconds)
         self._wait = wait_seconds
         if seconds not in ("stamped", "reported"):
             raise ConfigError(f"seconds = {shown(seconds)}: must be 'stamped' or 'reported'.")
-        if not (timeout_seconds > 0 and wait_seconds >= 0):
-            raise ConfigError(
-                f"timeout_seconds = {timeout_seconds}, wait_seconds = {wait_seconds}: must be > 0 "
-                "and >= 0, respectively."
-            )
+        if not wait_seconds >= 0:
+            raise ConfigError(f"wait_seconds = {wait_seconds}: must be >= 0.")
         if not 0 <= self._least <= config.num_clients:
             raise ConfigError(
                 f"min_available = {self._least}: must be 0 to num_clients = {config.num_clients}."
@@ -210,10 +207,12 @@ class PauseStrategy(Strategy):
             from this call. Round 0 evaluates ``initial_arrays``.
 
         Raises:
-          ConfigError: if no connected client has a number, ``update_size`` does not match the
-            model of a policy that reads updates, or the state cannot be saved.
+          ConfigError: if ``timeout`` is out of range, no connected client has a number,
+            ``update_size`` does not match the model of a policy that reads updates, or the state
+            cannot be saved.
         """
-        self._timeout = self._timeout if timeout is None else timeout
+        if timeout is not None:
+            self._timeout = check_seconds("timeout", timeout)
         timed, configs = TimedGrid(grid, self._poll), (train_config, evaluate_config)
         return super().start(
             timed, initial_arrays, num_rounds, self._timeout, *configs, evaluate_fn
@@ -401,7 +400,7 @@ class PauseStrategy(Strategy):
         return readings
 
     def _compare(self, choice: Choice, answers: dict[int, Answer]) -> None:
-        """Adopt the release counts of the clients' ledgers, which are the only complete records."""
+        """Raise release counts to those of the clients' ledgers, but never trust a lower one."""
         epsilons = dict(zip(choice.clients.tolist(), choice.epsilon, strict=True))
         for client, answer in answers.items():
             number = answer.metrics.get(PARTICIPATION)
@@ -416,10 +415,10 @@ class PauseStrategy(Strategy):
             elif number != counted or not np.isclose(spent, epsilons[client], rtol=1e-4):
                 LOG.warning(
                     "client %d: its ledger has %d releases (last epsilon %g), but the server "
-                    "counted %d (last epsilon %g). The server now uses the ledger's count", client,
+                    "counted %d (last epsilon %g). The server now uses the larger count", client,
                     number, spent, counted, epsilons[client],
                 )  # fmt: skip
-                self.selector.counts[client] = int(number)
+                self.selector.counts[client] = max(int(number), counted)
 
 
 def _resumed(path: pathlib.Path, fresh: Selector) -> Selector:
