@@ -8,6 +8,7 @@ the best of many noisy scores is biased.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import math
 import re
 import warnings
@@ -45,6 +46,11 @@ try:
 except ImportError:
     raise ConfigError("tune requires Optuna. Run pip install 'pause_jax[tune]'.") from None
 
+# Samplers that need no arguments, and the package that each imports.
+SAMPLERS = {
+    "TPESampler": "optuna", "RandomSampler": "optuna", "QMCSampler": "optuna", "GPSampler": "torch",
+    "NSGAIISampler": "optuna", "NSGAIIISampler": "optuna", "CmaEsSampler": "cmaes",
+}  # fmt: skip
 # Number of best trials that run again with fresh seeds, in addition to the initial config.
 FINALISTS = 3
 # Scale of the badness of incomplete trials, which exceeds the mean score of any complete trial.
@@ -121,7 +127,7 @@ def tune(
       budget: number of trials, rounded up to a multiple of ``width``.
       seeds: number of runs per trial. Finalists have ``max(2, width * seeds // 4)`` fresh seeds.
       width: number of trials per generation.
-      sampler: name of a class in ``optuna.samplers`` (default: a multivariate ``TPESampler``).
+      sampler: name in ``SAMPLERS`` (default: a multivariate ``TPESampler``).
       storage: file or database URL of Optuna's storage (default: in memory). A search with the same
         config, axes, objective, seeds and key resumes from it, and runs nothing if it has finished.
         Processes that share a storage run different generations.
@@ -138,17 +144,18 @@ def tune(
     for name, number in counts.items():
         if not 1 <= number <= MOST:
             raise ConfigError(f"{name} = {number}: must be >= 1 and <= {MOST}.")
+    entropy = jax.random.key_data(key).ravel().tolist()
+    proposer = _sampler(sampler, entropy, startup=max(width, budget // 4))
     _check_defined(objective, config, data)
     search_key, fresh_key = jax.random.split(key)
-    entropy = jax.random.key_data(key).ravel().tolist()
     for path, number in programs(axes, config).items():
         LOG.info("%s compiles one program per value (%d programs).", path, number)
     described = config_file.dumps(config), provenance.data_digest(data)
     search = *described, sorted(axes.items()), objective.text, seeds, entropy
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(
-        storage=_storage(storage),
-        sampler=_sampler(sampler, entropy, startup=max(width, budget // 4)),
+        storage=storage and _storage(storage),
+        sampler=proposer,
         study_name=provenance.fingerprint({"search": repr(search)}),
         load_if_exists=True,
     )
@@ -287,11 +294,17 @@ def programs(axes: Mapping[str, BaseDistribution], config: SimConfig) -> dict[st
     return number
 
 
-def _storage(text: str | None) -> Any:
-    """Return Optuna's storage for a URL or the path of a journal; None is in memory."""
-    if text is None or "://" in text:
-        return text
-    return optuna.storages.JournalStorage(JournalFileBackend(text))
+def _storage(text: str) -> Any:
+    """Open Optuna's storage at a URL or the path of a journal."""
+    try:
+        if "://" in text:
+            return optuna.storages.RDBStorage(text)
+        return optuna.storages.JournalStorage(JournalFileBackend(text))
+    except Exception as error:  # Optuna and SQLAlchemy raise many types
+        why = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"--storage {text}: cannot be opened ({why}). Name another file or URL."
+        ) from None
 
 
 def _sampler(name: str | None, entropy: list[int], startup: int) -> optuna.samplers.BaseSampler:
@@ -300,10 +313,10 @@ def _sampler(name: str | None, entropy: list[int], startup: int) -> optuna.sampl
     Numbers are unique in a storage, so processes that share it make different proposals, and a
     resumed search makes the proposals of an uninterrupted one.
     """
-    if name is not None and name not in optuna.samplers.__all__:
-        raise ConfigError(
-            f"--sampler {name}: must be a class in optuna.samplers, e.g. RandomSampler."
-        )
+    if name is not None and name not in SAMPLERS:
+        raise ConfigError(f"--sampler {name}: must be one of {', '.join(SAMPLERS)}.")
+    if importlib.util.find_spec(package := SAMPLERS[name or "TPESampler"]) is None:
+        raise ConfigError(f"--sampler {name}: requires {package}. Run pip install {package}.")
     kind: Any = getattr(optuna.samplers, name or "TPESampler")
     options = {} if name else {"n_startup_trials": startup, "multivariate": True}
 

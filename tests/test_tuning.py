@@ -1,6 +1,7 @@
 """Tests of the search for good numbers: its proposals, its order, and whether the best holds."""
 
 import csv
+import importlib.util
 import itertools
 import logging
 import pathlib
@@ -373,8 +374,52 @@ def test_an_unknown_objective_is_refused(text):
 def test_sampler_must_be_an_optuna_class(monkeypatch):
     played = Played(lambda rate, *_: rate)
     assert rate_of(searched(monkeypatch, played, "TPESampler")) > 1e5
-    with pytest.raises(ConfigError, match="--sampler grid"):
-        searched(monkeypatch, played, "grid")
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+@pytest.mark.parametrize("sampler", tuning.SAMPLERS)
+def test_named_samplers_propose_or_name_the_missing_package(sampler, monkeypatch):
+    played = Played(lambda rate, *_: rate)
+    package = tuning.SAMPLERS[sampler]
+    if importlib.util.find_spec(package):
+        assert len(set(rates(searched(monkeypatch, played, sampler)))) == 24
+    else:
+        with pytest.raises(ConfigError, match=f"--sampler {sampler}: requires {package}. Run pip install"):
+            searched(monkeypatch, played, sampler)
+        assert played.keys == []
+
+
+@pytest.mark.parametrize(
+    "sampler", ["grid", "GridSampler", "BaseSampler", "PartialFixedSampler", "BruteForceSampler"]
+)
+def test_samplers_that_need_arguments_are_refused_before_any_run(sampler, monkeypatch):
+    played = Played(lambda rate, *_: rate)
+    words = f"--sampler {sampler}: must be one of TPESampler, RandomSampler"
+    with pytest.raises(ConfigError, match=words):
+        searched(monkeypatch, played, sampler)
+    assert played.keys == []
+
+
+@pytest.mark.parametrize(
+    ("storage", "words"),
+    [
+        ("missing/kept.log", "No such file or directory"),
+        (".", "Is a directory"),
+        ("notes.txt", "cannot be opened"),
+        ("redis://host", "cannot be opened"),
+        ("bad://host", "Can't load plugin"),
+        ("sqlite:////missing/kept.db", "unable to open database file"),
+    ],
+)
+def test_a_storage_that_cannot_be_opened_is_refused_before_any_run(
+    storage, words, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("of the user\n" * 3)
+    played = Played(lambda rate, *_: rate)
+    with pytest.raises(ConfigError, match=f"^--storage .*{words}"):
+        searched(monkeypatch, played, storage=storage)
+    assert played.keys == []
 
 
 def test_missing_optuna_prints_install_hint(monkeypatch):
@@ -455,6 +500,8 @@ def test_a_bad_command_leaves_no_folder(monkeypatch, tmp_path, capsys):
         (("digits_small", "--vary", "policy=1..5"), "--vary"),
         (("digits_small", *("--vary", "reward.gamma=0..1") * 2), "--vary: must name each field"),
         (("bsfl_linear", "--vary", "reward.gamma=1..5"), "--objective 'seconds to 80 %'"),
+        (("digits_small", "--vary", "reward.gamma=1..5", "--sampler", "GridSampler"), "--sampler"),
+        (("digits_small", "--vary", "reward.gamma=1..5", "--storage", "no/such"), "--storage"),
     ):
         assert command(monkeypatch, tmp_path, *arguments) == 2
         assert word in " ".join(capsys.readouterr().err.split())

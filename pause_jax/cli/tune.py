@@ -35,7 +35,7 @@ class Search(Output):
     seeds: Annotated[int, typer.Option(min=1, help="Number of independent runs per config.")] = 3
     width: Annotated[int, typer.Option(min=1, help="Number of configs that run together.")] = 8
     sampler: Annotated[
-        str | None, typer.Option(help="Class in optuna.samplers (default: TPESampler).")
+        str | None, typer.Option(help=f"Optuna's sampler: {', '.join(tuning.SAMPLERS)}.")
     ] = None
     storage: Annotated[
         str | None,
