@@ -384,7 +384,9 @@ def test_named_samplers_propose_or_name_the_missing_package(sampler, monkeypatch
     if importlib.util.find_spec(package):
         assert len(set(rates(searched(monkeypatch, played, sampler)))) == 24
     else:
-        with pytest.raises(ConfigError, match=f"--sampler {sampler}: requires {package}. Run pip install"):
+        with pytest.raises(
+            ConfigError, match=f"--sampler {sampler}: requires {package}. Run pip install"
+        ):
             searched(monkeypatch, played, sampler)
         assert played.keys == []
 

@@ -69,7 +69,10 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
                 Console(stderr=True).print(f"{folder} is finished. Nothing left to run.")
                 show_again(folder, request.target)
                 return
-            store = Store.create(request.store or folder / UNFINISHED, plan)
+            # With --store, this stays empty, and lets --resume find the folder after a kill.
+            store = Store.create(folder / UNFINISHED, plan)
+            if request.store is not None:
+                store = Store.create(request.store, plan)
             stopped: SweepInterrupted | None = None
             result: xr.Dataset | None
             try:
@@ -88,8 +91,8 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
                 seconds = time.perf_counter() - start
                 Console().print(f"{seconds:.0f} s, {compilations}.", highlight=False)
                 Console().print(f"Written to {folder}/")
-            if stopped is None and request.store is None:
-                discard_store(store.folder)
+            if stopped is None:
+                discard_store(folder / UNFINISHED)
     if stopped is not None:
         resumable = store.folder.is_dir()
         resume = "Run the same command with --resume to continue."
@@ -178,13 +181,14 @@ def _resumable_folder(request: Request, name: str, plan: SweepPlan) -> pathlib.P
                 result_folder.check_own(folder)
                 return folder
             other = other or f"{folder} contains another run ({'; '.join(words[:3])})"
-        elif _is_finished(folder, plan):
+        elif result_folder.about(folder).get("made_by") == fingerprint(plan.made_by):
             return folder
     if other:
         raise ConfigError(f"--resume: {other}. Undo the changes, or start over without --resume.")
-    Console(stderr=True).print(
-        "--resume: found no unfinished run of this command. Starting a new one."
-    )
+    if request.store is None or not request.store.is_dir():
+        typer.echo(
+            "--resume: found no unfinished run of this command. Starting a new one.", err=True
+        )
     return None
 
 

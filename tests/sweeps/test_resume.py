@@ -129,6 +129,26 @@ def test_signal_loses_nothing_and_resume_continues(cache, here, tmp_path):
     assert "fairness" in printed
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_resume_with_a_store_continues_in_the_same_folder(cache, here, tmp_path, number):
+    two = (
+        *RUN, "--policies", "random,fastest", "--rounds", "4000", "--seeds", "1", "--store", "kept",
+    )  # fmt: skip
+    first = tmp_path / "results" / "compare-digits_small"
+    process = program(tmp_path, cache, *two)
+    while process.poll() is None and not list((tmp_path / "kept").glob("chunk-*.npz")):
+        time.sleep(0.01)
+    process.send_signal(number)
+    process.communicate(timeout=600)
+    assert first.is_dir()
+    printed, error, code = here(*two, "--resume")
+    assert (code, "Written to results/compare-digits_small/" in printed) == (0, True)
+    assert "chunks are finished" in error
+    assert "Starting a new one" not in error
+    assert xr.load_dataset(first / "data.nc").attrs["interrupted"] == "no"
+    assert not (first / "unfinished").exists()
+
+
 @pytest.mark.parametrize(
     ("number", "moment"), [(signal.SIGHUP, "made_by.json"), (signal.SIGTERM, "chunk-*")]
 )
