@@ -1,7 +1,5 @@
 """Compiled steps of a single run, or of a batch of runs distributed over devices.
 
-``_over_devices`` vmaps over runs, and ``learning/cohort.py`` vmaps over clients.
-
 A program has a fixed maximum number of rounds per call, its room, and plays as many rounds as the
 segment requests. Runs of 100 and 300 rounds, or with different ``eval_every``, can therefore share
 a program. ``docs/guides/programs.md`` lists the inputs that require a different program.

@@ -102,7 +102,7 @@ def test_ledgers_agree_and_persist(fleet):
     for client in range(10):
         ledger = releases(folder, client)
         assert ledger.participations == later["counts"][client] == len(told[client])
-        np.testing.assert_allclose(ledger.epsilons, told[client], rtol=1e-6)
+        np.testing.assert_allclose(ledger.spent, sum(told[client]), rtol=1e-6)
         runs = {json.loads(line)["run"] for line in ledger.path.read_text().split("\n")[1:]}
         assert len(runs) == len({number >= FIRST for number in releasing[client]})
     assert any(min(numbers) < FIRST <= max(numbers) for numbers in releasing.values())

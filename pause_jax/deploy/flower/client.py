@@ -150,11 +150,6 @@ class Ledger:
         return len(self._lines())
 
     @property
-    def epsilons(self) -> NDArray[np.float32]:
-        """Epsilon of each release so far, float [n], in the mechanism's unit."""
-        return self._epsilon(np.arange(1, self.participations + 1))
-
-    @property
     def spent(self) -> float:
         """Sum of the epsilons of all releases so far, in the mechanism's unit."""
         return float(self.privacy.budget.spent(jnp.asarray(self.participations)))
@@ -187,10 +182,7 @@ class Ledger:
         # Another program may have spent the rest of the budget in the meantime.
         if bool(self.privacy.budget.exhausted(jnp.asarray(number))):
             return None
-        return number, float(self._epsilon(np.asarray([number]))[0])
-
-    def _epsilon(self, numbers: Any) -> NDArray[np.float32]:
-        return np.asarray(self.privacy.budget.epsilon(jnp.asarray(numbers)), np.float32)
+        return number, float(self.privacy.budget.epsilon(jnp.asarray(number)))
 
     def _lines(self) -> list[str]:
         # Count every release, even if damage has joined lines.

@@ -296,9 +296,8 @@ class PauseStrategy(Strategy):
         weights = {int(c): float(w) for c, w in zip(choice.clients, choice.weights, strict=True)}
         total = sum(weights[client] for client in answers)
         weights = {client: weights[client] / total for client in answers}
-        metrics = mean_metrics(answers, weights)
-        metrics |= {"num-answered": len(answers), "num-failed": len(failed)}
-        metrics["seconds"] = max([*seconds.values(), *failed.values()], default=0.0)
+        waited = max([*seconds.values(), *failed.values()], default=0.0)
+        metrics = {"num-answered": len(answers), "num-failed": len(failed), "seconds": waited}
         return average(answers, weights), MetricRecord(metrics)
 
     def configure_evaluate(
@@ -501,15 +500,3 @@ def average(answers: Mapping[int, Answer], weights: Mapping[int, float]) -> Arra
         whole = np.asarray(sum(parts) if is_float(like) else np.rint(sum(parts)), like.dtype)
         mean[name] = Array(whole)
     return ArrayRecord(mean)
-
-
-def mean_metrics(answers: Mapping[int, Answer], weights: Mapping[int, float]) -> dict[str, Any]:
-    """Return the weighted mean of each numeric metric that all clients report, except the mod's."""
-    if not answers:
-        return {}
-    common = set.intersection(*(set(answer.metrics) for answer in answers.values()))
-    return {
-        name: sum(weights[k] * float(a.metrics[name]) for k, a in answers.items())
-        for name in sorted(common - set(OURS))
-        if all(isinstance(a.metrics[name], int | float) for a in answers.values())
-    }

@@ -69,11 +69,8 @@ class Slots(NamedTuple):
         client that started first comes first.
       version: int32 >= 1, server step in which the client started. The client trains the model that
         the previous step produced.
-      weight: float, aggregation weight chosen by the policy.
       peers: int32, number of clients that started together, including this client.
-      epsilon: float, privacy parameter of the client's release.
       sends: bool, whether an update reaches the server (not lost, and the budget is not spent).
-      work: float, factor of the client's local work.
       latency: float, seconds from start to answer.
       finish: float, time of the answer, in seconds since the last server step.
     """
@@ -123,7 +120,6 @@ class Step(NamedTuple):
       decision: int32, number of the step's first policy decision, from 1.
       staleness: int32 [B], see ``Buffer``.
       finish: float [B], times of the answers, in seconds since the last step.
-      under_way: int32, number of clients in flight when the server steps.
     """
 
     decision: Int[Array, ""]

@@ -72,7 +72,19 @@ def play(
     learning, flight = train(setup, before, events, step_keys, number)
     buffer = buffer_of(setup.config, plan_of(setup.config), events.slots, number)
     learning, trained = average(setup, learning, flight, buffer)
-    after = update(setup, before, events, flight, buffer, learning, trained, number)
+    seconds = seconds_of(setup, events)
+    clock, clock_rest = advanced(before.clock, before.clock_rest, seconds)
+    after = before._replace(
+        learning=learning,
+        policy=heard(setup, before, events, buffer, trained),
+        counts=events.counts,
+        played=before.played + 1,
+        clock=clock,
+        clock_rest=clock_rest,
+        health=examined(before.health, number, learning.variables, events.rules),
+        availability_trace=events.trace,
+        flight=after_step(flight, seconds),
+    )
     chosen = buffer.selection
     places = jnp.where(chosen.active, chosen.clients, setup.config.num_clients)
     played = Round(
@@ -92,7 +104,7 @@ def play(
         work=setup.work,
         downloads=jnp.sum(_new(events.slots, number)),
         uploads=jnp.sum(buffer.received),
-        seconds=seconds_of(setup, events),
+        seconds=seconds,
         query_seconds=jnp.zeros(()),
         step=Step(
             decision=before.flight.decisions + 1,
@@ -178,32 +190,6 @@ def average(
         mean_loss=jnp.where(trains & jnp.any(active), mean, jnp.nan),
     )
     return learning, trained
-
-
-def update(
-    setup: Setup,
-    before: State,
-    events: Events,
-    flight: Flight,
-    buffer: Buffer,
-    learning: LearnerState,
-    trained: Trained,
-    number: Array,
-) -> State:
-    """Report the step to the policy, advance the clock, and return the new state."""
-    seconds = seconds_of(setup, events)
-    clock, clock_rest = advanced(before.clock, before.clock_rest, seconds)
-    return before._replace(
-        learning=learning,
-        policy=heard(setup, before, events, buffer, trained),
-        counts=events.counts,
-        played=before.played + 1,
-        clock=clock,
-        clock_rest=clock_rest,
-        health=examined(before.health, number, learning.variables, events.rules),
-        availability_trace=events.trace,
-        flight=after_step(flight, seconds),
-    )
 
 
 def _new(slots: Slots, number: Array) -> Array:

@@ -54,16 +54,11 @@ class State(NamedTuple):
     """State passed from one round to the next.
 
     Attributes:
-      keys: key streams of the run.
       learning: state of the learner, including the partition and the model.
-      policy: state of the policy.
       counts: int32 [K], rounds in which each client took part. They determine the spent budget.
       queried: int32 [K], rounds in which each client answered a query of the policy.
-      played: int32 scalar, number of rounds played.
       clock: scalar, simulated seconds, the sum of all durations rounded once to float32.
       clock_rest: scalar, rounding error of ``clock``, in seconds.
-      health: first rounds with a non-finite model or a broken contract.
-      availability_trace: state of the availability trace.
       stale: late updates that the next round averages; None if late updates are lost.
       flight: clients in flight and buffered answers if rounds overlap, otherwise None.
     """
@@ -83,11 +78,9 @@ class State(NamedTuple):
 
 
 class Score(NamedTuple):
-    """Reward and regret of a round, scalars.
+    """Realised rewards of the cohort and of the genie's cohort, and the regret of a round.
 
     Attributes:
-      reward: realised reward of the cohort.
-      genie_reward: realised reward of the genie's cohort.
       regret: C^G(genie) - C^G(cohort), PAUSE (10), signed. The genie chooses min(m, available)
         clients. A cohort of this size has a regret >= 0 up to rounding (1e-6 of the two values),
         and the genie's cohort has a regret of exactly 0. A smaller cohort can have a negative
@@ -149,9 +142,7 @@ class Round:
 
     Attributes:
       config: canonical config.
-      length: length of the run.
       context: context with which the policy was built.
-      learner: learner of the run.
       number: round number t >= 1.
       before, after: states before and after the round.
       latency: float [K], latency of every client in this round, in seconds.
