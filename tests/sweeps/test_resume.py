@@ -143,7 +143,7 @@ def test_resume_with_a_store_continues_in_the_same_folder(cache, here, tmp_path,
     assert first.is_dir()
     printed, error, code = here(*two, "--resume")
     assert (code, "Written to results/compare-digits_small/" in printed) == (0, True)
-    assert "chunks are finished" in error
+    assert "1 of 2 chunks finished" in error
     assert "Starting a new one" not in error
     assert xr.load_dataset(first / "data.nc").attrs["interrupted"] == "no"
     assert not (first / "unfinished").exists()
