@@ -45,7 +45,6 @@ class Segment(NamedTuple):
     Attributes:
       rounds: int32 [R], consecutive round numbers, where R is the room of the program.
       to_play: int32 scalar, number of rounds to play, starting with the first.
-      length: length of the whole run.
     """
 
     rounds: Any

@@ -116,10 +116,6 @@ class Ledger:
     is flushed to disk before the update is sent. After a crash, the count may be one release too
     high, but is never too low. Concurrent programs can share a file, and get different release
     numbers. Keep the file as long as the data, because a new ledger has a full budget.
-
-    Attributes:
-      path: path of the file.
-      privacy: mechanism and its budget.
     """
 
     def __init__(self, path: str | pathlib.Path, privacy: Mechanism):

@@ -89,13 +89,11 @@ class Roster:
     is ignored.
 
     Attributes:
-      num_clients: K, number of clients.
       spent: numbers of the clients that reported a spent budget. After the server restarts, each of
         these clients reports it again when first chosen.
     """
 
     def __init__(self, num_clients: int):
-        """Create an empty registry."""
         self.num_clients = num_clients
         self.spent: set[int] = set()
         self._number: dict[int, int | None] = {}  # by node id; None if invalid

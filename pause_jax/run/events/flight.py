@@ -191,11 +191,9 @@ class Buffer(NamedTuple):
 
     Attributes:
       places: int32 [B], slot numbers of the answers, ascending, followed by other slots.
-      slots: state of the slots ``places``, leaves [B].
       selection: clients, and their weights without staleness factors. The policy's weights sum to
         one in each group of ``peers``, so they are multiplied by group size / number of answers.
       staleness: int32 [B], server steps since the client's start.
-      received: bool [B], whether an update arrived.
       averaged: bool [B], whether the update arrived and is at most ``max_staleness`` steps old.
     """
 

@@ -1,14 +1,4 @@
-"""Declaration of recorded quantities, which are functions of a round or of a run.
-
-::
-
-    @quantity("round", unit="s")
-    def waiting(r):
-        '''Median latency of the available clients.'''
-        return jnp.nanmedian(jnp.where(r.available, r.latency, jnp.nan))
-
-    simulate(config, key, record=(*QUANTITIES, waiting))
-"""
+"""Declaration of recorded quantities, which are functions of a round or of a run."""
 
 from __future__ import annotations
 
