@@ -76,6 +76,8 @@ def train_locally(
     ``beside``, if not None, has the steps [n] of all clients trained side by side. They run as many
     steps as the longest of them, and steps beyond this client's last step change nothing.
     """
+    import optax
+
     batch = training.work.batch_size
     size = partition.size[slot.client]
     used = jnp.minimum(size, training.max_samples)
@@ -100,9 +102,25 @@ def train_locally(
             x, y = client_inputs(training, rows, partition.quality[slot.client], keys.inputs)
             place = number * steps.per_pass + i
             key = None if dropout is None else jax.random.fold_in(dropout, place)
-            new, new_opt_state, loss, square = _descend(
-                training, variables, opt_state, x, y, weight, key, center
-            )
+            trainable = trained_part(variables)
+            rest = {name: variables[name] for name in variables if name not in trainable}
+
+            def loss_of(trainable: Any) -> Any:
+                whole = {**trainable, **rest}
+                outputs, changed = training.network.train(whole, x, weight > 0, key)
+                loss = training.task.loss(outputs, y)
+                mean = jnp.sum(weight * loss) / jnp.maximum(jnp.sum(weight), 1)
+                return mean, (changed, jnp.sum(weight * jnp.square(loss)))
+
+            gradient = jax.value_and_grad(loss_of, has_aux=True)
+            (loss, (changed, square)), grads = gradient(trainable)
+            if training.proximal is not None:  # the recorded losses exclude this term
+                grads = jax.tree.map(
+                    lambda grad, local, start: grad + training.proximal * (local - start),
+                    grads, trainable, center,
+                )  # fmt: skip
+            moves, new_opt_state = training.optimizer.update(grads, opt_state, trainable)
+            new = {**optax.apply_updates(trainable, moves), **changed}
             if beside is not None:
                 counts = i < own_steps
                 after, before = (new, new_opt_state), (variables, opt_state)
@@ -133,8 +151,7 @@ def visiting_order(
     """Return a client's sample numbers for pass ``number`` in random order, in whole batches.
 
     If the client has more than ``max_samples`` samples, the pass covers a cyclic window of them
-    that starts at a random position. ``key`` is ``Keys.order``. Returns int [n], where n is
-    ``max_samples`` rounded up to a multiple of the batch size.
+    that starts at a random position. Returns int [n], n being a multiple of the batch size.
     """
     size = partition.size[client]
     key = jnp.where(number > 0, jax.random.fold_in(key, number), key)
@@ -145,43 +162,6 @@ def visiting_order(
     bits = jnp.where(is_sample, bits[1:] >> 1, jnp.uint32(2**32 - 1))
     shuffled = jnp.pad(jnp.argsort(bits), (0, -training.max_samples % training.work.batch_size))
     return partition.order[partition.start[client] + (window + shuffled) % size]
-
-
-def _descend(
-    training: LocalTraining,
-    variables: Variables,
-    opt_state: optax.OptState,
-    x: Array,
-    y: Array,
-    weight: Array,
-    key: Array | None,
-    center: Variables,
-) -> tuple[Variables, optax.OptState, Array, Array]:
-    """Take one optimiser step on a mini-batch, in which rows with ``weight`` 0 are padding.
-
-    The proximal term pulls towards ``center``, the trained part of the global model. The returned
-    losses (mean, sum of squares) exclude the proximal term.
-    """
-    import optax
-
-    trainable = trained_part(variables)
-    rest = {name: value for name, value in variables.items() if name not in trainable}
-
-    def loss_of(trainable: Any) -> Any:
-        outputs, changed = training.network.train({**trainable, **rest}, x, weight > 0, key)
-        loss = training.task.loss(outputs, y)
-        mean = jnp.sum(weight * loss) / jnp.maximum(jnp.sum(weight), 1)
-        return mean, (changed, jnp.sum(weight * jnp.square(loss)))
-
-    (loss, (changed, square)), grads = jax.value_and_grad(loss_of, has_aux=True)(trainable)
-    if training.proximal is not None:
-        grads = jax.tree.map(
-            lambda grad, local, start: grad + training.proximal * (local - start),
-            grads, trainable, center,
-        )  # fmt: skip
-    moves, opt_state = training.optimizer.update(grads, opt_state, trainable)
-    trainable = optax.apply_updates(trainable, moves)
-    return {**trainable, **changed}, opt_state, loss, square
 
 
 def client_inputs(

@@ -79,7 +79,16 @@ def map_clients(
 
     if mesh is None:
         return train_all((slots, steps))
-    return _over_client_devices(mesh, train_all, slots, steps)
+    # Pad each device's share with the last slot.
+    num_slots = jax.tree.leaves(slots)[0].shape[0]
+    place = jnp.arange(-(-num_slots // mesh.size) * mesh.size)
+    padded = jax.tree.map(lambda x: x[jnp.minimum(place, num_slots - 1)], (slots, steps))
+    if steps is not None:
+        total = jnp.where(place < num_slots, padded[1].total, 0)
+        padded = (padded[0], padded[1]._replace(total=total))
+    spec = PartitionSpec("client")
+    spread = jax.shard_map(train_all, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    return jax.tree.map(lambda x: x[:num_slots], spread(padded))
 
 
 def _in_batches(train: Train, slots: Any, steps: Steps | None, batch: int) -> Any:
@@ -101,18 +110,3 @@ def _in_batches(train: Train, slots: Any, steps: Steps | None, batch: int) -> An
     )
     done = lax.map(side_by_side, padded)
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:num_slots], done)
-
-
-def _over_client_devices(
-    mesh: Mesh, train_all: Callable[[Any], Any], slots: Any, steps: Steps | None
-) -> Any:
-    """Run ``train_all`` on each device's share of the slots, padded with the last slot."""
-    num_slots = jax.tree.leaves(slots)[0].shape[0]
-    place = jnp.arange(-(-num_slots // mesh.size) * mesh.size)
-    padded = jax.tree.map(lambda x: x[jnp.minimum(place, num_slots - 1)], (slots, steps))
-    if steps is not None:
-        total = jnp.where(place < num_slots, padded[1].total, 0)
-        padded = (padded[0], padded[1]._replace(total=total))
-    spec = PartitionSpec("client")
-    spread = jax.shard_map(train_all, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
-    return jax.tree.map(lambda x: x[:num_slots], spread(padded))

@@ -46,8 +46,7 @@ from pause_jax.learning.work import EqualWork, LocalWork, WorkLaw, is_linear
 if TYPE_CHECKING:
     import optax
 
-# Shapes of the variables, for each combination of model, task and data that passed
-# ``Learning._checked_task``.
+# Shapes of the variables of each combination that passed ``Learning._checked_task``.
 _FITTING: dict[Any, Variables] = {}
 
 
@@ -156,12 +155,9 @@ class Learning(Config):
             )
 
     def load(self, num_clients: int, data: Dataset | None = None) -> Dataset:
-        """Load the data set and check that it fits the clients, the task and the model.
+        """Load the data set, or raise ConfigError if it does not fit the clients, task or model.
 
         ``data``, if not None, replaces the data set of the config. ``num_clients`` is K.
-
-        Raises:
-          ConfigError: if the data cannot be read, or does not fit the clients, task or model.
         """
         whose = f" of {self.data.name}" if data is None else ""
         data = checked(self.data.load() if data is None else data)
@@ -258,14 +254,11 @@ class Learning(Config):
         )
 
     def client_optimizer(self, round: Array) -> optax.GradientTransformation:
-        """Return the client optimiser of round t >= 1. Its state structure never changes."""
+        """Return the client optimiser of round t >= 1."""
         return made(self.optimizer, self.schedule.rate(self.learning_rate, round))
 
     def local_training(self, data: Dataset, largest: int) -> LocalTraining:
-        """Return the settings of local training for clients with at most ``largest`` samples.
-
-        The optimiser in these settings uses the learning rate of round 1.
-        """
+        """Return the settings of local training, with the optimiser of round 1."""
         task = task_of(data) if self.task is None else self.task
         network = self.model.network(shape_of_outputs(task, data)[-1])
         return LocalTraining(
@@ -287,19 +280,12 @@ class Learning(Config):
         return LocalWork(self.batch_size, self.max_steps, self.epochs, self.local_steps)
 
     def local_samples(self, size: Array, factors: Array | None = None) -> Array:
-        """Return the number of samples on which each client computes gradients, float [K].
-
-        ``size``, float [K], is each client's number of samples. A sample counts once in each pass.
-        ``factors`` are drawn from the law ``work``.
-        """
+        """Return ``LocalWork.samples`` of clients with ``size`` samples, float [K]."""
         work = self.local_work
         return work.samples(size, work.steps(size, factors))
 
     def _checked_task(self, data: Dataset, whose: str) -> Variables:
-        """Validate data, task and model together, and return the shapes of the model's variables.
-
-        Error messages describe the data as ``whose``.
-        """
+        """Validate data, task and model together, and return the shapes of the variables."""
         task = task_of(data) if self.task is None else self.task
         sample = data.sample
         task.check_data(data)
@@ -356,10 +342,9 @@ class Learning(Config):
 
 
 def of_any_data(learning: Any) -> Any:
-    """Return ``learning`` with a placeholder as data config, and without ``start``.
+    """Return ``learning`` without data config and ``start``, on which programs do not depend.
 
-    Compiled programs depend on neither, so data sets of equal shapes share programs. Subclasses of
-    ``Learning``, which may read them, are returned unchanged.
+    Subclasses of ``Learning``, which may read them, are returned unchanged.
     """
     if type(learning) is not Learning:
         return learning

@@ -21,8 +21,7 @@ from pause_jax.learning.models import Model, Network, linen_network
 if TYPE_CHECKING:
     from flax import nnx
 
-# Name of the collection of nnx variables other than ``nnx.Param`` and random-number state.
-OTHERS = "others"
+OTHERS = "others"  # see ``nnx_network``
 
 
 class _Unhashable:
@@ -44,9 +43,9 @@ class _Unhashable:
 class FlaxModel(Model):
     """Model config for a custom ``flax.linen`` or ``flax.nnx`` module, created by :meth:`of`.
 
-    Updates of parameters go through the privacy mechanism. Updates of other variables, such as
-    running statistics, are sent without clipping or noise and listed in the result. Dropout is
-    supported. A ``mask`` argument of ``__call__`` is bool [B], False for padding rows of a batch.
+    Updates of variables other than parameters, such as running statistics, are sent without
+    clipping or noise and listed in the result. Dropout is supported. A ``mask`` argument of
+    ``__call__`` is bool [B], False for padding rows of a batch.
 
     Attributes:
       source: linen module, or class or function that returns a module, or the string
@@ -156,7 +155,6 @@ class FlaxModel(Model):
 
 def _classes(*libraries: str) -> tuple[type, ...]:
     """Return the class ``Module`` of each of these libraries that is already imported."""
-    # A user's module exists only if its library is imported, so the check imports nothing.
     loaded = [sys.modules[name] for name in libraries if name in sys.modules]
     return tuple(library.Module for library in loaded)
 
@@ -183,9 +181,8 @@ def _takes_rngs(maker: Any) -> bool:
 def nnx_network(make: Callable[[nnx.Rngs], nnx.Module]) -> Network:
     """Return the functions of the ``flax.nnx`` module that ``make`` creates from ``nnx.Rngs``.
 
-    The module's ``__call__`` takes the inputs and optionally ``mask``. Before the call, training
-    runs ``module.train()`` and prediction runs ``module.eval()``. Every ``nnx.Param`` is trained.
-    All other variables, except random-number state, are in the collection ``others``.
+    The module's ``__call__`` takes the inputs and optionally ``mask``. Every ``nnx.Param`` is
+    trained. All other variables, except random-number state, are in the collection ``others``.
     """
     from flax import nnx  # imported here, because linen models do not need it
 
@@ -248,7 +245,6 @@ def _any_number(like: Any) -> Array:
 
 
 def _streams(numbers: Any) -> set[str]:
-    """Return the names of the random streams in a module's random-number state."""
     from flax import nnx
 
     states = jax.tree.leaves(numbers, is_leaf=lambda leaf: isinstance(leaf, nnx.RngState))

@@ -172,8 +172,7 @@ class Files(DataConfig):
 
     A single file holds the arrays ``x``, ``y`` and optionally ``x_test``, ``y_test`` and
     ``clients``. A folder holds one file per client with ``x`` and ``y``, and optionally the test
-    set in ``test.npz``. Client ids are then the file names without ``.npz``. Under the partition
-    ``natural``, clients are in the natural order of their ids (``site2`` before ``site10``).
+    set in ``test.npz``. Client ids are then the file names without ``.npz``.
 
     Attributes:
       path: path of the file or folder, absolute or relative to the working directory.
@@ -266,8 +265,8 @@ def _arrays(path: pathlib.Path, only: tuple[str, ...] = ()) -> Arrays:
 def decoded(name: str, source: str, read: Callable[[], Arrays]) -> Arrays:
     """Return the arrays of a data set from the cache folder, or call ``read`` and cache them.
 
-    ``source``, a version or fingerprint of the contents, is part of the file name. Warns if a cache
-    file is damaged, and then reads the data again, or if the cache cannot be written.
+    ``source`` is a version or fingerprint of the contents. Warns if the cache file is damaged or
+    cannot be written.
     """
     path = cache_folder() / f"{name}-{source}.npz"
     if path.is_file():

@@ -156,8 +156,7 @@ _CHECKED: weakref.WeakValueDictionary[int, Dataset] = weakref.WeakValueDictionar
 def checked(data: Dataset) -> Dataset:
     """Validate a data set, convert its arrays to the library's dtypes and put them on the device.
 
-    Traced and already validated data sets are returned unchanged. Raises ConfigError if arrays are
-    inconsistent or invalid.
+    Traced and already validated data sets are returned unchanged.
     """
     if not isinstance(data, Dataset):
         raise ConfigError(
@@ -165,7 +164,6 @@ def checked(data: Dataset) -> Dataset:
             "config's data set. Build one with Dataset.of(x, y)."
         )
     leaves = jax.tree.leaves(data)
-    # Traced arrays have no values to check. They were validated before tracing.
     if _CHECKED.get(id(data)) is data or any(isinstance(x, jax.core.Tracer) for x in leaves):
         return data
     pixel_max = as_count("pixel_max", data.pixel_max, 0)
@@ -181,9 +179,8 @@ def checked(data: Dataset) -> Dataset:
         _check_inputs(f"x_{part}", x, pixel_max)
         _check_targets(part, x, y, num_classes)
     if data.clients is not None:
-        arrays["clients"] = _check_clients(
-            np.asarray(data.clients), data.client_ids, len(arrays["x_train"])
-        )
+        numbers, count = np.asarray(data.clients), len(arrays["x_train"])
+        arrays["clients"] = _check_clients(numbers, data.client_ids, count)
     with jax.ensure_compile_time_eval():
         placed = {name: jax.device_put(array, may_alias=False) for name, array in arrays.items()}
         done = data.replace(**placed, pixel_max=pixel_max, num_classes=num_classes)
@@ -369,7 +366,7 @@ def num_classes_of(arrays: dict[str, NDArray[Any]]) -> int:
 def _check_clients(
     clients: NDArray[Any], ids: Sequence[str] | None, num_train: int
 ) -> NDArray[np.int32]:
-    """Validate client numbers (one per sample) and client ids, and return the numbers as int32."""
+    """Validate client numbers and ids, and return the numbers as int32."""
     if clients.shape != (num_train,) or not np.issubdtype(clients.dtype, np.integer):
         raise ConfigError(
             f"clients has shape {clients.shape} and dtype {clients.dtype}: must be whole numbers "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.flatten_util import ravel_pytree
 
 from pause_jax.learning.client import LocalTraining, client_inputs
 from pause_jax.learning.dataset import Dataset
@@ -23,10 +22,9 @@ QUERY_CHUNK = 256
 def evaluate(
     network: Network, task: Task, variables: Variables, dataset: Dataset, part: slice = slice(None)
 ) -> dict[str, Array]:
-    """Compute the mean loss and the mean task scores over the samples ``part`` of the test set.
+    """Compute the mean loss and task scores over the samples ``part`` of the test set, by name.
 
-    Returns a dict from metric name to scalar. If the model has non-finite entries, all scores are
-    NaN, because the arg max of its outputs is meaningless.
+    If the model has non-finite entries, all scores are NaN.
     """
     first, stop, _ = part.indices(dataset.x_test.shape[0])
     num_test = stop - first
@@ -83,13 +81,6 @@ def evaluate_clients(training: LocalTraining, state: LearnerState, most: int) ->
     return {name: total / divisor for name, total in sums.items()}
 
 
-def moved_loss(training: LocalTraining, variables: Variables, move: Array, part: slice) -> Array:
-    """Compute the mean loss on test samples ``part`` after adding ``move`` [d] to ``params``."""
-    params, restored = ravel_pytree(variables["params"])
-    moved = {**variables, "params": restored(params + move)}
-    return evaluate(training.network, training.task, moved, training.dataset, part)["test_loss"]
-
-
 def local_loss(
     training: LocalTraining,
     variables: Variables,
@@ -130,8 +121,7 @@ def local_loss(
 def distinct_places(bits: Array, size: Array | int) -> Array:
     """Draw distinct integers uniformly from [0, size), using random words ``bits``, uint32 [count].
 
-    Returns int32 [count]. If ``size`` < count, the first count - ``size`` entries are -1. Floyd's
-    algorithm avoids permuting all ``size`` integers.
+    Returns int32 [count] by Floyd's algorithm. If ``size`` < count, the first entries are -1.
     """
     count = len(bits)
 

@@ -25,12 +25,9 @@ if TYPE_CHECKING:
 Variables = dict[str, Any]
 # Collection of weights that are trained like ``params`` but sent without clipping or noise.
 CLEAR = "clear"
-# Collection of the weights that nobody trains, present if ``Learning.trained`` is not ``all``.
-FROZEN = "frozen"
-# Number of channel groups of group norm in the library's models.
-GROUPS = 8
-# Collections that the client optimiser trains.
-TRAINED = ("params", CLEAR)
+FROZEN = "frozen"  # collection of the weights that nobody trains
+GROUPS = 8  # number of channel groups of group norm in the library's models
+TRAINED = ("params", CLEAR)  # collections that the client optimiser trains
 # Maps a cohort's flat updates [m, d] to the updates [m, d] that the server receives.
 Release = Callable[[Array], Array]
 
@@ -69,12 +66,9 @@ class LearnerState(NamedTuple):
 class Trained(NamedTuple):
     """Losses and released updates from training a cohort.
 
-    The losses are recorded. A policy receives them only if it declares them in ``reads``.
-
     Attributes:
       loss: float [m], mini-batch loss averaged over a client's local steps; 0 for an empty slot.
-      square_loss: float [m], squared loss per sample, averaged over the samples used, at the
-        local weights before each step; 0 for an empty slot.
+      square_loss: float [m], squared loss per sample, averaged likewise; 0 for an empty slot.
       released: float [m, d], flat updates as received by the server; 0 for an empty slot.
       mean_loss: scalar, ``loss`` summed with the aggregation weights; NaN if no client trained.
     """
@@ -113,8 +107,8 @@ class Deferred(NamedTuple):
 class Learner(NamedTuple):
     """Pure functions that implement learning on the clients and the server.
 
-    Each function handles a single run and may be vmapped over runs. ``init``, ``train``, ``ask``
-    and ``evaluate`` are required. ``train`` and ``ask`` must fold client numbers into their key.
+    Each function handles a single run and may be vmapped over runs. ``train`` and ``ask`` must fold
+    client numbers into their key.
 
     Attributes:
       init: (streams) -> state before round 1. Uses only the keys ``data``, ``model``, ``inputs``.

@@ -48,8 +48,7 @@ ELEMENTWISE = frozenset(
         *("signum", "yogi"),
     )
 )
-# Maximum number of weights that are updated as one vector. In larger models, copying the weights
-# takes longer than many small kernels. In smaller models, compiling these kernels takes longer.
+# Maximum number of weights that are updated as one vector, which takes less time to compile.
 ONE_VECTOR = 2**13
 
 
@@ -202,10 +201,9 @@ def server_step(
     mean: Any,
     received: Array,
 ) -> tuple[Any, optax.OptState]:
-    """Apply a server optimiser to the mean update and return the new (params, state).
+    """Apply a server optimiser to the mean update, like ``params``, and return (params, state).
 
-    ``mean`` is a pytree like ``params``. If no update arrived (``received``, a bool scalar, is
-    False), both are returned unchanged.
+    If no update arrived (``received``, a bool scalar, is False), both are returned unchanged.
     """
     import optax
 
@@ -261,8 +259,7 @@ class StepDecay(RateSchedule):
 class CosineDecay(RateSchedule):
     """Cosine decay from the base rate to a fraction of it (Loshchilov and Hutter, 2017, (5)).
 
-    The rate of round t is base (f + (1 - f) (1 + cos(pi min((t - 1) / horizon, 1))) / 2), where f
-    is the final fraction. It equals PyTorch's CosineAnnealingLR up to the horizon.
+    The rate of round t is base (f + (1 - f) (1 + cos(pi min((t - 1) / horizon, 1))) / 2).
 
     Attributes:
       horizon: number of rounds until the rate reaches its final value, usually ``num_rounds``.

@@ -38,9 +38,8 @@ class Partition(NamedTuple):
     @property
     def share(self) -> Array:
         """Quality-weighted share of each client in the data, d_k / sum(d), float [K], BSFL (4)."""
-        # One ulp can decide a near-tie, so simulate and sweeps must round alike. The maximum keeps
-        # XLA from fusing the product with the sum. XLA replaces division by a scalar with a product
-        # with its reciprocal, but not for constants (equal sizes), so the reciprocal is explicit.
+        # Simulate and sweeps must round alike. The maximum keeps XLA from fusing the product with
+        # the sum, and XLA divides by a constant (equal sizes) in another way, hence the reciprocal.
         weight = jnp.maximum(self.quality * self.size.astype(self.quality.dtype), 0.0)
         return weight * (1 / tree_sum(weight))
 
@@ -141,8 +140,7 @@ class Dirichlet(PartitionConfig):
         owner = jnp.full(num_samples, num_clients, jnp.int32)
         owner = deal(owner, reserved, taken, num_taken)
 
-        # Deal the other samples in a second random order. In the first order, they would start with
-        # too few dominant labels, because the reserved samples were taken from the front.
+        # A second random order, because the first starts with too few dominant labels.
         order = jax.random.permutation(free_key, num_samples)
         free_first = order[jnp.argsort(owner[order] < num_clients, stable=True)]
         owner = deal(owner, free_first, size - taken, num_samples - num_taken)
@@ -168,8 +166,6 @@ class Dirichlet(PartitionConfig):
         wanted_before = jnp.take_along_axis(wanted_so_far, dominant[:, None], axis=1)[:, 0] - wanted
         taken = jnp.clip(count[dominant] - wanted_before, 0, wanted)
 
-        # In the samples sorted by label, a client's slice follows all smaller labels and the
-        # samples of its label that earlier clients wanted.
         by_label = jnp.argsort(labels, stable=True)
         label_start = jnp.cumsum(count) - count  # [C]
         client = in_turn(taken, num_samples)  # [n], client of each reserved sample
@@ -234,8 +230,7 @@ class _ByLabel(PartitionConfig):
 class Shards(_ByLabel):
     """Partition of the samples, sorted by label, into equal shards dealt to clients at random.
 
-    McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-    2017, section 3, use 2 shards per client. Samples that do not fill a shard are discarded.
+    Samples that do not fill a shard are discarded. McMahan et al. (2017) use 2 shards per client.
 
     Attributes:
       per_client: number of shards per client (static).
@@ -273,9 +268,8 @@ class Shards(_ByLabel):
 class DirichletLabels(_ByLabel):
     """Partition of each label's samples in proportions from a symmetric Dirichlet distribution.
 
-    Benchmarks call this partition Dir(alpha). It was introduced by Yurochkin et al., "Bayesian
-    Nonparametric Federated Learning of Neural Networks", 2019. Every client first receives one
-    random sample. Other implementations instead repeat the draw until no client is empty.
+    Benchmarks call this partition of Yurochkin et al. (2019) Dir(alpha). Every client first gets
+    one random sample. Other implementations repeat the draw until no client is empty.
 
     Attributes:
       concentration: alpha. The smaller alpha is, the fewer labels dominate a client's data.

@@ -41,10 +41,7 @@ def given_weights(start: Any) -> Any:
 
 
 def start_weights(start: str, missing: str, model: Variables) -> Arrays:
-    """Return the weights of ``Learning.start`` by leaf path, in the dtypes of the model.
-
-    Raises ConfigError if they cannot be read, or do not fit a model with variables of these shapes.
-    """
+    """Return the weights of ``Learning.start`` by leaf path, or raise ConfigError if unfit."""
     arrays, leaves = _read(start), named_leaves(model)
     weights = {}
     faults = [f"{name} is missing" for name in leaves if name not in arrays and missing == "error"]

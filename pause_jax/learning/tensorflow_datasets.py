@@ -21,13 +21,13 @@ _NAME = re.compile(r"\w+(/\w[\w.-]*)?(:[\d.*]+)?", re.ASCII)
 
 
 class Source(NamedTuple):
-    """Name, features and splits of a data set in tensorflow-datasets."""
+    """Name, features and splits of a data set in tensorflow-datasets, see :class:`Tfds`."""
 
-    dataset: str  # name of the data set
-    inputs: str = "image"  # name of the input feature
-    labels: str = "label"  # name of the target feature
-    train: str = "train"  # name of the training split
-    test: str | None = "test"  # name of the test split; None draws a fifth of the samples
+    dataset: str
+    inputs: str = "image"
+    labels: str = "label"
+    train: str = "train"
+    test: str | None = "test"
 
 
 class Prepared(DataConfig):

@@ -123,9 +123,8 @@ class Matching(TrainedPart):
 class Lora(TrainedPart):
     """Low-rank adaptation of dense kernels (Hu et al., 2021): kernel + scale * a b.
 
-    Clients train only the factors a [H, rank] and b [rank, C] of each adapted kernel [H, C]. At
-    first a is drawn from N(0, 1 / H) and b is 0, so the model starts unchanged. The server averages
-    the factors. mean(a) mean(b) differs from mean(a b), unless a or b is equal for all clients.
+    Clients train only the factors a [H, rank], at first drawn from N(0, 1 / H), and b [rank, C], at
+    first 0, of each adapted kernel [H, C]. The server averages the factors, not their products.
 
     Attributes:
       rank: rank of each change.
