@@ -1,8 +1,7 @@
 """Compiled steps of a single run, or of a batch of runs distributed over devices.
 
-A program has a fixed maximum number of rounds per call, its room, and plays as many rounds as the
-segment requests. Runs of 100 and 300 rounds, or with different ``eval_every``, can therefore share
-a program. ``docs/guides/programs.md`` lists the inputs that require a different program.
+Runs with different ``num_rounds`` or ``eval_every`` can share a program.
+``docs/guides/programs.md`` lists the inputs that require a different program.
 """
 
 from __future__ import annotations

@@ -72,7 +72,6 @@ class Played(NamedTuple):
     """Outcome of a round.
 
     Attributes:
-      choice: chosen clients.
       seconds: latency of each client that answered, in seconds.
       failed: latency assumed for each client that failed (the timeout), in seconds.
       idle: chosen clients that certainly released nothing.

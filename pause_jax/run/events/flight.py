@@ -98,7 +98,6 @@ class Flight(NamedTuple):
     """State passed from one server step to the next.
 
     Attributes:
-      decisions: int32, number of policy decisions so far.
       loss, square_loss: float [S], see ``Trained``.
       updates: leaves [S, ...], released updates in the format of ``Deferred``.
       last: float [K], latency of each client's last answer in seconds, infinite before its first

@@ -42,9 +42,7 @@ class Events(NamedTuple):
       waits: whether no client may start before the next answer.
       now: seconds since the last step.
       reported: bool [S], slots whose answer the policy has observed.
-      counts: int32 [K], number of times that each client has started in the run.
       rules: bit mask of the first broken rules, see ``pause_jax.run.contract.broken``.
-      info: diagnostics of the policy's last decision.
       latency, available: float [K] in seconds and bool [K], drawn for the last decision.
     """
 

@@ -30,7 +30,6 @@ class Quantity(NamedTuple):
       unit: unit of the value, such as ``s`` for seconds; empty for a value without a unit.
       gap: fill value for unplayed rounds, and for padding if configs of a sweep differ in rounds,
         clients or slots. In unplayed rounds, booleans are False; integers are -1 if the gap is NaN.
-      doc: description of the value.
     """
 
     name: str
