@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int
 
 
 class Selection(NamedTuple):

@@ -5,16 +5,12 @@ Source: Peleg et al. 2025, PAUSE (7)-(10) and (18); data quality from Ben Ami et
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
 from pause_jax.bandit.search.problem import Problem
 from pause_jax.base.struct import Config, number
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
 
 __all__ = [
     "Reward",

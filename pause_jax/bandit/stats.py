@@ -5,15 +5,13 @@ Source: Peleg et al. 2025, PAUSE (11)-(13).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Int
 
 from pause_jax.bandit.protocol import store_active
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int
 
 
 class ClientStats(NamedTuple):

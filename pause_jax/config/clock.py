@@ -5,15 +5,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from pause_jax.base.struct import Config, ConfigError, Sizes, node, number, static
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
 
 
 class StalenessWeight(Config):

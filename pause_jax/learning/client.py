@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Float, Int, Key
 
 from pause_jax.learning.dataset import Dataset
 from pause_jax.learning.learner import Variables, trained_part
@@ -18,7 +19,6 @@ from pause_jax.rng import draws
 
 if TYPE_CHECKING:
     import optax
-    from jaxtyping import Float, Int, Key
 
 
 class LocalTraining(NamedTuple):

@@ -6,21 +6,19 @@ To use a custom learner, subclass ``Learning`` and return the learner from ``bui
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float, Int, Key
 from numpy.typing import NDArray
 
 from pause_jax.bandit.protocol import Selection
 from pause_jax.base.memory import tree_bytes
 from pause_jax.learning.partition import Partition
 from pause_jax.rng.keys import Streams
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int, Key
 
 Variables = dict[str, Any]
 # Collection of weights that are trained like ``params`` but sent without clipping or noise.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Int
 
 from pause_jax.base.registry import resolved
 from pause_jax.base.spelling import nearest, shown
@@ -17,7 +18,6 @@ from pause_jax.base.struct import Config, ConfigError, number, static
 
 if TYPE_CHECKING:
     import optax
-    from jaxtyping import Float, Int
 
 # Excluded optax optimisers. lbfgs needs a line search, and noisy_sgd needs a seed.
 _EXCLUDED = ("lbfgs", "noisy_sgd")

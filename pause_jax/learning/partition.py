@@ -8,14 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float, Int
 
 from pause_jax.base.client_ids import gap
 from pause_jax.base.struct import Config, ConfigError, number, static
 from pause_jax.rng.summation import tree_sum
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
-
     from pause_jax.learning.dataset import Dataset
 
 

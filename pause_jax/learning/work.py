@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Int
 
 from pause_jax.base.struct import Config, ConfigError, Sizes, number, static
 
 if TYPE_CHECKING:
     import optax
-    from jaxtyping import Int
     from numpy.typing import NDArray
 
 # Relative error that float32 products may have before they are rounded up to whole steps.

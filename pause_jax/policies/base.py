@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, final
+from typing import Any, ClassVar, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float
 
 from pause_jax.bandit.protocol import Info, Observation, Selection
 from pause_jax.bandit.reward import Reward
 from pause_jax.base.struct import Config, ConfigError, nested
 from pause_jax.privacy import Mechanism
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
 
 
 class Answer(NamedTuple):

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
 from pause_jax.bandit.protocol import Selection, no_info
 from pause_jax.bandit.search.problem import ordered
 from pause_jax.base.struct import ConfigError, Sizes
 from pause_jax.policies.base import Answer, Context, Policy, Query, Selected
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
 
 
 def by_data_size(

@@ -9,12 +9,13 @@ client sampling: towards fast and efficient non-IID federated learning", NeurIPS
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from pause_jax.bandit.protocol import Observation, Selection, no_info, store_active
@@ -23,9 +24,6 @@ from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.baselines import Random
 from pause_jax.policies.choose import equal_weights, top_clients
 from pause_jax.policies.sampling import ClusteredSize, draw_from_rows
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
 
 
 class ClusteredSimilarity(PolicyConfig):

@@ -6,19 +6,17 @@ maximization", ICLR 2022, and the authors' code.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Bool, Float, Int
 
 from pause_jax.bandit.protocol import Observation, Selection, no_info, store_active
 from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.baselines import Random
 from pause_jax.policies.choose import mask_of, top_clients
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
 
 
 class DivFlState(NamedTuple):

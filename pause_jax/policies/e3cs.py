@@ -6,18 +6,16 @@ IEEE Internet of Things Journal 2022 (arXiv 2011.08756).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
 from pause_jax.bandit.protocol import Observation, Selection, no_info
 from pause_jax.base.struct import number, static
 from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.choose import by_data_size, dep_round, inclusion_probabilities
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
 
 # Lower bound on log weights relative to the largest one. Smaller weights are negligible.
 _LEAST_LOG_WEIGHT = -60.0

@@ -6,19 +6,17 @@ federated learning", CVPR 2022, and the authors' code.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Bool, Float, Int
 
 from pause_jax.bandit.protocol import Observation, Selection, no_info
 from pause_jax.base.struct import number, static
 from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, Query, Selected
 from pause_jax.policies.choose import draw_clients, equal_weights, top_clients
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
 
 # Standard deviation of the independent part of each loss change, as in the authors' code.
 NOISE = 0.01

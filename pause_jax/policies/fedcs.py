@@ -6,10 +6,11 @@ in mobile edge", IEEE ICC 2019.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Bool, Float
 
 from pause_jax.bandit.protocol import no_info
 from pause_jax.base.struct import Sizes, number, static
@@ -22,9 +23,6 @@ from pause_jax.policies.choose import (
     num_candidates,
     resource_request,
 )
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
 
 
 class FedCs(PolicyConfig):

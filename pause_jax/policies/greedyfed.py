@@ -8,20 +8,18 @@ Shapley values follow GTG-Shapley (Liu et al., ACM TIST 2022).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Bool, Float, Int
 
 from pause_jax.bandit.protocol import Observation, Selection, no_info, store_active
 from pause_jax.base.struct import ConfigError, number, static
 from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.baselines import Random
 from pause_jax.policies.choose import by_data_size, top_clients
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
 
 # Validation loss that replaces NaN and +inf.
 _WORST = 1e6

@@ -7,20 +7,18 @@ round t, client k has taken part in T_k rounds. The index of an untried client i
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.scipy.special import xlogy
+from jaxtyping import Float, Int
 
 from pause_jax.bandit.protocol import Observation, Selection
 from pause_jax.bandit.stats import ClientStats, empty_stats, ucb_index, update_stats
 from pause_jax.base.struct import Config, number
 from pause_jax.policies.base import Context
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int
 
 
 class Index(NamedTuple):

@@ -7,10 +7,11 @@ fairness guarantee", IEEE TPDS 2021.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from pause_jax.bandit.protocol import Observation, Selection, no_info
 from pause_jax.bandit.search import exact
@@ -24,9 +25,6 @@ from pause_jax.policies.choose import (
     resource_request,
     top_clients,
 )
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
 
 
 class CsUcb(PolicyConfig):

@@ -7,19 +7,17 @@ Source: Lai et al., "Oort: efficient federated learning via guided participant s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
 from pause_jax.bandit.protocol import Observation, Selection, no_info, store_active
 from pause_jax.base.struct import number, static
 from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.choose import by_data_size, draw_clients, first_of, top_clients
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
 
 
 class OortState(NamedTuple):

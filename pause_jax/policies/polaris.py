@@ -7,18 +7,16 @@ code, which constrains the logarithms of the probabilities. We constrain their s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Bool, Float
 
 from pause_jax.bandit.protocol import Observation, Selection, no_info, store_active
 from pause_jax.base.struct import number
 from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.choose import by_data_size, draw_clients, mask_of
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
 
 # Number of bisection steps for log delta, enough for float32 precision.
 _HALVINGS = 40

@@ -6,11 +6,12 @@ AISTATS 2022.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float
 
 from pause_jax.bandit.protocol import Observation, Selection, no_info, store_active
 from pause_jax.base.struct import Sizes, number, static
@@ -23,9 +24,6 @@ from pause_jax.policies.choose import (
     num_candidates,
     top_clients,
 )
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
 
 
 class ChoiceState(NamedTuple):

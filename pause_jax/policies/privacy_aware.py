@@ -8,11 +8,12 @@ on this question (arXiv 2408.08642, 2505.13655, 2602.21844, 2602.22633) solve si
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
 from pause_jax.bandit.protocol import Observation, Selection, no_info, store_active
 from pause_jax.base.struct import number, static
@@ -23,9 +24,6 @@ from pause_jax.policies.choose import (
     inclusion_probabilities,
     top_clients,
 )
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
 
 BISECTION_STEPS = 60
 # Lower bound on relative costs, because sampling weights must be positive.

@@ -5,10 +5,11 @@ Source: Abdelmoniem et al., "REFL: resource-efficient federated learning", EuroS
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Int
 
 from pause_jax.bandit.protocol import Observation, Selection, no_info
 from pause_jax.base.struct import number
@@ -20,9 +21,6 @@ from pause_jax.policies.choose import (
     resource_request,
     top_clients,
 )
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int
 
 
 class ReflState(NamedTuple):

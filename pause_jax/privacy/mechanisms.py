@@ -7,17 +7,15 @@ float32 operations, so neither snapping nor discrete noise would make it secure.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from pause_jax.base.struct import Config, ConfigError, Sizes, node, number
 from pause_jax.privacy.budget import Budget, Geometric, Schedule, Unlimited
 from pause_jax.rng import draws
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
 
 # Units that epsilon may protect.
 UNITS = ("coordinate", "update")

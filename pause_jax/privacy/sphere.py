@@ -7,12 +7,13 @@ mechanism, and 1/30,000 of the error of Laplace noise with an L1 clip that keeps
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import log_ndtr
+from jaxtyping import Float
 
 from pause_jax.base.struct import number
 from pause_jax.privacy.gaussian import (
@@ -25,9 +26,6 @@ from pause_jax.privacy.gaussian import (
     upper_quantile,
 )
 from pause_jax.privacy.mechanisms import Budgeted
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
 
 
 def direction(x: Array) -> Array:

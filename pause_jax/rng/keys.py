@@ -8,14 +8,12 @@ the client's number. A client's draws therefore do not depend on the rest of the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-
-if TYPE_CHECKING:
-    from jaxtyping import Key
+from jaxtyping import Key
 
 
 class Streams(NamedTuple):

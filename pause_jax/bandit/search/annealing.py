@@ -9,20 +9,18 @@ Source: Peleg et al. 2025, PAUSE (18) and (19), rules R1 and R2 of section IV-B;
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Bool, Float, Int
 
 from pause_jax.bandit.protocol import Info
 from pause_jax.bandit.search.exact import SMALL, exact
 from pause_jax.bandit.search.problem import Problem, Search, check_problem, set_energy, shuffled
 from pause_jax.base.struct import number, static
 from pause_jax.rng.summation import on_grid, tree_sum
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
 
 NEIGHBOURHOODS = ("pause", "alsa", "vanilla")
 # omega of PAUSE (19). C must exceed the largest energy difference, even in float32.

@@ -6,11 +6,13 @@ which dominates the cost, is followed by branch and bound over blocks of places.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+import math
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Bool, Float
 
 from pause_jax.bandit.protocol import Info
 from pause_jax.bandit.search.problem import (
@@ -23,12 +25,9 @@ from pause_jax.bandit.search.problem import (
 )
 from pause_jax.rng.summation import tree_sum
 
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
-
 # Maximum number of clients for comparing all prefixes in parallel.
 SMALL = 64
-# Minimum number of places per block, raised to m for larger cohorts.
+# Minimum number of places per block.
 BLOCK = 32
 
 
@@ -153,7 +152,7 @@ def _precedence(value: Array, available: Array, bits: Array | None) -> Array:
 def _by_sorting(
     index: Array, weight: Array, num_selected: int, available: Array, key: Array | None
 ) -> Array:
-    """Sort by index, find the best prefix with branch and bound, and return its m heaviest."""
+    """Sort by index, find the best prefix, and return its m heaviest members."""
     place = jnp.arange(index.shape[0])
     order = ordered(index, available, None if key is None else jax.random.split(key)[0])
     taken = place < jnp.sum(available)  # unavailable clients come last
@@ -195,172 +194,36 @@ class Exact(Search):
         return clients, optimal_info(energy)
 
 
-# ---------------------------------------------------------------- branch and bound for large K
-#
-# The clients are at places 0, ..., K - 1 by descending index u. W_j is the sum of the m largest
-# weights at places 0, ..., j. Find the place j >= m - 1 with the largest value u_j + W_j.
-
-
-class Best(NamedTuple):
-    """Best prefix so far: value u_j + W_j, total W_j and last place j, all scalars."""
-
-    value: Float[Array, ""]
-    total: Float[Array, ""]
-    place: Int[Array, ""]
-
-
-class Blocks(NamedTuple):
-    """Places after the first m, split into B blocks of S places and padded with -inf."""
-
-    index: Float[Array, "B S"]  # type: ignore[assignment]  # shadows tuple.index
-    weight: Float[Array, "B S"]
-    top: Float[Array, "B m"]  # the m largest weights of all places before each block, descending
-    total_after: Float[Array, " B"]  # W at the last place of each block
-
-
-class Bounds(NamedTuple):
-    """Upper bounds on values not computed yet; -inf at places that cannot be best."""
-
-    prefix: Float[Array, "B S"]  # bound on the value of the prefix that ends at each place
-    block: Float[Array, " B"]  # largest bound in each block
-
-
 def best_prefix(index: Array, weight: Array, num_selected: int) -> Array:
     """Return the last place of the prefix that maximises its last index + its m largest weights.
 
-    Evaluate the first m places, and bound the value of every other place (:func:`first_bounds`).
-    While a bound reaches the best value, evaluate the place with the highest bound, and tighten the
-    bounds of its block (:func:`value_highest_of`).
-
-    The sum of m sorted weights is a fixed tree of additions, so sums of equal weights are bitwise
-    equal. The bounds include the rounding error: a skipped place is worse in floating point, too.
+    The places after the first m are split into blocks. One scan passes the m largest weights from
+    block to block, and another enters the places of all blocks side by side. The sum of m sorted
+    weights is a fixed tree of additions, so sums of equal weights are bitwise equal.
 
     ``index`` must be descending. Both arrays are -inf at places without a client. Ties go to the
     larger sum of weights, then to the first place. With fewer than m clients, the result is m - 1.
     """
+    last = num_selected - 1
     top = lax.top_k(weight[:num_selected], num_selected)[0]
-    best = _valued(index[num_selected - 1], top, jnp.int32(num_selected - 1))
-    if index.shape[0] == num_selected:
-        return best.place
-
-    blocks = _cut(index, weight, top)
-
-    def some_bound_reaches(state: tuple[Best, Bounds]) -> Array:
-        best, bounds = state
-        highest = jnp.max(bounds.block)
-        return (highest > -jnp.inf) & (highest >= best.value)
-
-    def value_highest(state: tuple[Best, Bounds]) -> tuple[Best, Bounds]:
-        best, bounds = state
-        b = jnp.argmax(bounds.block)
-        found, tightened = value_highest_of(blocks, b, bounds.prefix[b])
-        bounds = Bounds(
-            prefix=bounds.prefix.at[b].set(tightened),
-            block=bounds.block.at[b].set(jnp.max(tightened)),
-        )
-        return _better(best, found), bounds
-
-    bounds = first_bounds(blocks, index)
-    best, _ = lax.while_loop(some_bound_reaches, value_highest, (best, bounds))
-    return best.place
-
-
-def first_bounds(blocks: Blocks, index: Float[Array, " K"]) -> Bounds:
-    """Compute bounds from the m largest weights before each block; -inf for skipped places.
-
-    W_j is at most W before the block plus the gains in :func:`_total_bounds`, and at most W after
-    the block, because W never decreases.
-
-    Two kinds of places can be skipped. Within a run of equal indices, W never decreases, so only
-    the last place of the run matters. A place with a unique index and a weight that is not among
-    the m largest of its prefix has the same W as the place before it, which has a larger index. (A
-    weight below the m-th largest before the block is not among the m largest.)
-    """
-    num_selected = blocks.top.shape[1]
-    size = blocks.index.shape[1]
-    drops = index[:-1] > index[1:]  # from each place to the next
-    starts_run = _blocks_of(jnp.append(True, drops)[num_selected:], size, True)
-    ends_run = _blocks_of(jnp.append(drops, index[-1] > -jnp.inf)[num_selected:], size, False)
-    enters = blocks.weight >= blocks.top[:, -1:]
-    can_be_best = ends_run & (~starts_run | enters)
-
-    total = jax.vmap(_total_bounds)(blocks.top, blocks.weight)
-    total = jnp.minimum(total, blocks.total_after[:, None])
-    prefix = jnp.where(can_be_best, blocks.index + total, -jnp.inf)
-    return Bounds(prefix, jnp.max(prefix, axis=1))
-
-
-def value_highest_of(
-    blocks: Blocks, b: Array, bound: Float[Array, " S"]
-) -> tuple[Best, Float[Array, " S"]]:
-    """Evaluate the place j with the highest bound in block b, and tighten the other bounds of b.
-
-    Totals before place j are at most W_j. For later places, the gains are added to the m largest
-    weights up to j instead of those before the block. The bound of place j becomes -inf. Return the
-    evaluated prefix and the new bounds of block b, [S].
-    """
-    num_selected, size = blocks.top.shape[1], blocks.index.shape[1]
-    index, weight = blocks.index[b], blocks.weight[b]
-    here, j = jnp.arange(size), jnp.argmax(bound)
-    top = _enter(blocks.top[b], jnp.where(here <= j, weight, -jnp.inf))
-    found = _valued(index[j], top, (num_selected + b * size + j).astype(jnp.int32))
-    later = _total_bounds(top, jnp.where(here > j, weight, -jnp.inf))
-    total = jnp.where(here < j, found.total, later)
-    return found, jnp.where(here == j, -jnp.inf, jnp.minimum(bound, index + total))
-
-
-def _cut(index: Array, weight: Array, top: Array) -> Blocks:
-    """Split the places after the first m, whose sorted weights are ``top`` [m], into blocks."""
-    num_selected = top.shape[0]
-    size = max(num_selected, BLOCK)
-    index = _blocks_of(index[num_selected:], size, -jnp.inf)
-    weight = _blocks_of(weight[num_selected:], size, -jnp.inf)
+    rest = index.shape[0] - num_selected
+    if not rest:
+        return jnp.int32(last)
+    size = max(num_selected, BLOCK, math.isqrt(rest))
+    padded = jnp.pad(weight[num_selected:], (0, -rest % size), constant_values=-jnp.inf)
 
     def pass_block(top: Array, weight: Array) -> tuple[Array, Array]:
-        return _enter(top, weight), top
+        return lax.top_k(jnp.concatenate([top, weight]), num_selected)[0], top
 
-    end, before = lax.scan(pass_block, top, weight)
-    after = jnp.concatenate([before[1:], end[None]])
-    return Blocks(index, weight, before, tree_sum(after))
+    def enter(top: Array, weight: Array) -> tuple[Array, Array]:
+        """Enter one weight [B] into each block's descending largest weights [B, m]."""
+        above = jnp.pad(top[:, :-1], ((0, 0), (1, 0)), constant_values=jnp.inf)
+        top = jnp.maximum(top, jnp.minimum(above, weight[:, None]))
+        return top, tree_sum(top)
 
-
-def _blocks_of(values: Array, size: int, fill: float | bool) -> Array:
-    """Reshape values [n] to rows of ``size``, padding the last row with ``fill``."""
-    num_blocks = -(-values.shape[0] // size)
-    padded = jnp.pad(values, (0, num_blocks * size - values.shape[0]), constant_values=fill)
-    return padded.reshape(num_blocks, size)
-
-
-def _enter(top: Array, weight: Array) -> Array:
-    """Return the m largest entries of ``top`` [m] and ``weight`` [S] combined, descending."""
-    return lax.top_k(jnp.concatenate([top, weight]), top.shape[0])[0]
-
-
-def _valued(index: Array, top: Array, place: Array) -> Best:
-    """Evaluate the prefix with a last index, m largest weights ``top`` [m] and a last place."""
-    total = tree_sum(top)
-    return Best(index + total, total, place)
-
-
-def _total_bounds(top: Array, weight: Array) -> Array:
-    """Compute an upper bound on the total after each of the following places, float [S].
-
-    A weight w that enters the m largest, ``top``, replaces a weight of at least ``top[-1]``, so the
-    total grows by at most max(w - top[-1], 0). In floating point, the error of each tree of
-    additions is at most ceil(log2 m) eps / 2 times the sum of absolute values, which is at most
-    ``sum |top|`` plus ``|top[-1]| + gain`` for each of m weights that enter. The gains are a
-    running sum with at most S roundings, and this function adds a few more.
-    """
-    num_selected, size = len(top), len(weight)
-    gained = jnp.cumsum(jnp.maximum(weight - top[-1], 0.0))
-    magnitude = jnp.sum(jnp.abs(top)) + num_selected * jnp.abs(top[-1]) + gained
-    roundings = (num_selected.bit_length() + 3) * magnitude + (size + 3) * gained
-    return tree_sum(top) + gained + jnp.finfo(weight.dtype).eps * roundings
-
-
-def _better(best: Best, new: Best) -> Best:
-    """Return the prefix with the larger value, then the larger total, then the earlier place."""
-    wins = new.place < best.place
-    for ours, theirs in ((new.total, best.total), (new.value, best.value)):
-        wins = (ours > theirs) | ((ours == theirs) & wins)
-    return Best(*(jnp.where(wins, ours, theirs) for ours, theirs in zip(new, best, strict=True)))
+    blocks = padded.reshape(-1, size)
+    _, before = lax.scan(pass_block, top, blocks)
+    _, after = lax.scan(enter, before, blocks.T)
+    total = jnp.append(tree_sum(top), after.T.reshape(-1)[:rest])
+    first = _lexicographic_argmax(index[last:] + total, total, jnp.full(rest + 1, True), None)
+    return (last + first).astype(jnp.int32)

@@ -6,19 +6,17 @@ clients. This is PAUSE (14), PAUSE (10) for the genie, and BSFL (17).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jaxtyping import Float
 
 from pause_jax.bandit.protocol import Info
 from pause_jax.base.checks import behind
 from pause_jax.base.struct import Config
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
 
 
 class Problem(NamedTuple):

@@ -6,17 +6,15 @@ Times are in seconds since the last server step, to keep float32 precise in long
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
 from pause_jax.bandit.protocol import Selection
 from pause_jax.config import Asynchronous, SimConfig
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
 
 
 class Plan(NamedTuple):

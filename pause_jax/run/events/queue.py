@@ -6,10 +6,11 @@ Each iteration of the loop in ``play_events`` processes one decision or answer. 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Bool, Float, Int
 
 from pause_jax.bandit.protocol import Info, Observation, Selection, no_info
 from pause_jax.learning import Trained
@@ -29,9 +30,6 @@ from pause_jax.run.rounds.horizon import advanced
 from pause_jax.run.rounds.round import ask, close_round, observe_world, select
 from pause_jax.run.rounds.state import State
 from pause_jax.run.setup import Setup
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
 
 
 class Events(NamedTuple):

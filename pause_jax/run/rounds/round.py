@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Int, Key
 
 from pause_jax.bandit.protocol import Info, Observation, Selection
 from pause_jax.config import SimConfig
@@ -21,9 +22,6 @@ from pause_jax.run.record.result import Quantities, Record, record_round
 from pause_jax.run.rounds.horizon import advanced
 from pause_jax.run.rounds.state import Round, State, examined
 from pause_jax.run.setup import Setup
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int, Key
 
 
 def play(

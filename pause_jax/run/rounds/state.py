@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
 from pause_jax.bandit.protocol import Info, Selection
 from pause_jax.bandit.reward import cohort_value, problem_of
@@ -21,9 +22,6 @@ from pause_jax.run.events.flight import Flight, Step
 from pause_jax.run.rounds.branch import when
 from pause_jax.run.rounds.horizon import Length, has_ended, is_evaluated
 from pause_jax.world.latency import Work
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
 
 
 class Health(NamedTuple):

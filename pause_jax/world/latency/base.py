@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float
 
 from pause_jax.base.source_file import FromFile
 from pause_jax.base.struct import number
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(128)
 
