@@ -174,6 +174,12 @@ def test_curves_are_thinned_but_keep_their_ends():
     assert (rows[0]["y"], rows[-1]["y"]) == (1, 5000)
 
 
+def test_regret_has_an_axis_on_which_small_and_large_curves_are_readable():
+    spec = pictures.regret(made({"one": None, "two": None})).spec
+    scales = [layer["encoding"]["y"].get("scale", {}) for layer in spec["layer"]]
+    assert {"symlog"} == {scale["type"] for scale in scales if "type" in scale}
+
+
 def test_bands_are_standard_errors_over_seeds():
     result = made({"a": None}, seeds=4)
     picture = pictures.against_time(result, 0.8)

@@ -194,8 +194,10 @@ def _equations(jaxpr):
 
 
 def test_equal_partitions_stay_equal_and_train_the_needed_steps():
-    learner, state = started(learning_of(partition=Iid()), data_of())
-    assert set(state.partition.size.tolist()) == {learner.max_samples} == {9}  # of 12
+    learning = learning_of(partition=Iid())
+    _, state = started(learning, data_of())
+    size = state.partition.size
+    assert set(size.tolist()) == set(learning.local_samples(size).tolist()) == {9}  # of 12
 
 
 def test_program_without_holdout_is_unchanged():

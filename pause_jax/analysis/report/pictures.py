@@ -57,7 +57,7 @@ def against_time(result: xr.Dataset, target: float) -> Picture | None:
         result,
         ("simulated seconds", f"{what}, %" if accuracy else what),
         rule=(f"target {100 * target:g} %", 100 * target) if accuracy else None,
-        log=not accuracy and positive,
+        log="log" if not accuracy and positive else "",
         numbers=("round or server step", result.eval_round.values),
     )
 
@@ -84,7 +84,8 @@ def regret(result: xr.Dataset) -> Picture | None:
     each = result.regret.astype(np.float64).where(~metrics.empty_rounds(result), 0.0)
     words = "Relative to the genie, which has the same history but knows the true mean speeds."
     curves = by_round(each.cumsum("round", skipna=False))
-    return _picture("Cumulative regret", words, curves, result, ("round", "cumulative regret"))
+    labels = "round", "cumulative regret"  # often from 0 to thousands, sometimes negative
+    return _picture("Cumulative regret", words, curves, result, labels, log="symlog")
 
 
 def versions(result: xr.Dataset) -> Picture:
@@ -139,13 +140,14 @@ def _picture(
     labels: tuple[str, str],
     *,
     rule: tuple[str, float] | None = None,
-    log: bool = False,
+    log: Any = "",
     numbers: tuple[str, NDArray[np.int_]] | None = None,
 ) -> Picture:
     """Build a chart of curves with axis ``labels``.
 
-    ``rule`` is the label and height of a horizontal line, ``log`` makes the vertical axis
-    logarithmic, and ``numbers`` is the title and value of a further tooltip entry per point.
+    ``rule`` is the label and height of a horizontal line, ``log`` is the type of a logarithmic
+    vertical axis (``log`` or ``symlog``), and ``numbers`` is the title and value of a further
+    tooltip entry per point.
     """
     known = {name: style for name, style in styles(result.config.values).items() if name in curves}
     places = {name: place for place, name in enumerate(known)}
@@ -158,11 +160,13 @@ def _picture(
         rows += each
     banded = any("low" in row for row in rows)
     more = [alt.Tooltip("number:Q", title=numbers[0])] if numbers else []
-    # A logarithmic grid would be too dense.
-    scale = alt.Scale(type="log") if log else alt.Scale(zero=starts_at_zero(curves))
+    # A logarithmic grid would be too dense, and symlog has no ticks below a thousand by default.
+    powers = [0, *(10**n for n in range(12))]
+    places_of_ticks: Any = {"values": powers} if log == "symlog" else {"tickCount": 7}
+    scale = alt.Scale(type=log) if log else alt.Scale(zero=starts_at_zero(curves))
     ticks = alt.Axis(tickCount=7, grid=True)
     x = alt.X("x:Q", title=labels[0], scale=alt.Scale(zero=True, nice=False), axis=ticks)
-    y = alt.Y("y:Q", title=labels[1], scale=scale, axis=alt.Axis(tickCount=7, grid=not log))
+    y = alt.Y("y:Q", title=labels[1], scale=scale, axis=alt.Axis(**places_of_ticks, grid=not log))
     layers = _layers(known, labels, x, y, banded=banded, more=more)
     if rule:
         layers += _rule(*rule)
