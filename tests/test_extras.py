@@ -56,8 +56,8 @@ def test_without_flower_only_its_own_room_is_closed():
     done = imported("pause_jax.deploy.flower", ["flwr"])
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("ImportError: pause_jax.deploy.flower needs Flower 1.41 or later (")
-    assert last.endswith("): pip install 'pause_jax[flower]'")
+    assert last.startswith("ImportError: pause_jax.deploy.flower requires Flower 1.41 or later (")
+    assert last.endswith("). Run: pip install 'pause_jax[flower]'")
 
 
 @pytest.mark.parametrize("folder", ["pause_jax", "experiments", "benchmarks"])

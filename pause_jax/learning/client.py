@@ -154,6 +154,7 @@ def visiting_order(
     that starts at a random position. Returns int [n], n being a multiple of the batch size.
     """
     size = partition.size[client]
+    key = jax.random.clone(key)  # each pass has a key of its own, which JAX's checker cannot know
     key = jnp.where(number > 0, jax.random.fold_in(key, number), key)
     bits = draws.bits_of(key, client[None], 1 + training.max_samples)[0]
     window = draws.below(bits[0], size)

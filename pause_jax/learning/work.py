@@ -61,7 +61,7 @@ class LocalWork(NamedTuple):
         used = jnp.minimum(size, self.max_steps * self.batch_size)
         passes = steps.total // steps.per_pass
         rest = (steps.total - passes * steps.per_pass) * self.batch_size
-        return passes * used + jnp.minimum(rest, used)
+        return passes.astype(used.dtype) * used + jnp.minimum(rest.astype(used.dtype), used)
 
 
 class WorkLaw(Config):

@@ -276,7 +276,7 @@ def test_verdicts_state_significance_and_distribution():
         for times in (3, 60)
     )
     assert "Distribution: undecided between lognormal, " in few
-    assert "Law: lognormal; the others predict the measurements worse." in many
+    assert "Distribution: lognormal. All others predict the measurements worse." in many
     assert "not significant at 0.001" in many
 
 
@@ -300,7 +300,7 @@ def test_fit_command_prints_and_writes_a_valid_model(monkeypatch, tmp_path, caps
     assert command(monkeypatch, path, "--out", out) == 0
     printed = capsys.readouterr().out
     for words in (
-        "20 clients, 60 measurements each, 1200 in all",
+        "20 clients, 60 measurements each, 1200 in total",
         "do not reject i.i.d. rounds",
         "lognormal",
         "sigma = 0.",
@@ -562,7 +562,7 @@ def test_parquet_is_equivalent_to_csv(tmp_path):
         )
         assert np.ptp(found.when) == 4 * 3600
     dated.assign(seconds=start).to_parquet(tmp_path / "dates.parquet")
-    with pytest.raises(ConfigError, match=r"row 0.*must be client, seconds, time: numbers but"):
+    with pytest.raises(ConfigError, match=r"row 0.*must be client, seconds, time: numbers, except"):
         parse((tmp_path / "dates.parquet").read_bytes(), "dates.parquet")
     table.assign(seconds=-1.0).to_parquet(tmp_path / "b.parquet")
     with pytest.raises(ConfigError, match=r"row 0.*seconds must be a float32 number > 0"):

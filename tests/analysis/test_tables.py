@@ -271,7 +271,7 @@ def test_result_folder_is_reserved_numbered_rejected_or_forced(tmp_path):
 
     assert reserve(explicit=True) == "mine"
     assert [reserve(), reserve()] == ["mine-2", "mine-3"]
-    with pytest.raises(ConfigError, match="mine exists"):
+    with pytest.raises(ConfigError, match="mine already exists"):
         reserve(explicit=True)
     assert reserve(explicit=True, force=True) == "mine"
     (tmp_path / "file").touch()

@@ -281,5 +281,5 @@ def test_missing_safetensors_names_the_extra(tmp_path, monkeypatch):
 
 
 def test_a_start_that_is_neither_a_path_nor_nested_dicts_is_refused():
-    with pytest.raises(ConfigError, match=r"learning.start = \[1\.0\]: must be a text"):
+    with pytest.raises(ConfigError, match=r"learning.start = \[1\.0\]: must be a string"):
         simulate(config(start=[1.0]), KEY, DATA)

@@ -190,5 +190,5 @@ def test_absent_clients_and_nonfinite_updates_are_ignored():
 
 
 def test_model_without_output_layer_is_refused():
-    with pytest.raises(ConfigError, match=r"hics_fl: which entries .* Name the model's last"):
+    with pytest.raises(ConfigError, match=r"hics_fl: cannot find the output layer .*Name"):
         HicsFl().build(network()._replace(output_layer=None))

@@ -50,10 +50,10 @@ BAD = [
     (lambda: swept(memory_limit="2"), "memory_limit = '2': must be a number > 0"),
     (lambda: swept(memory_limit=float("nan")), "memory_limit = nan: must be a number > 0"),
     (lambda: swept(client_batch=True), "client_batch = True: must be a whole number"),
-    (lambda: swept(3), "configs = 3: must be a SimConfig or several"),
+    (lambda: swept(3), "configs = 3: must be one or several SimConfigs"),
     (lambda: swept(iter(())), "configs is empty"),
-    (lambda: swept({"a\0b": BANDIT}), r"configs: the name 'a\x00b' must be a printable text"),
-    (lambda: swept({1: BANDIT}), "configs: the name 1 must be a printable text"),
+    (lambda: swept({"a\0b": BANDIT}), r"configs: name 'a\x00b' must be a printable string"),
+    (lambda: swept({1: BANDIT}), "configs: name 1 must be a printable string"),
 ]
 
 

@@ -68,7 +68,7 @@ def test_second_identical_command_compiles_nothing(tmp_path):
 
     def counts() -> tuple[int, int]:
         printed = start(tmp_path, *command, PAUSE_JAX_CACHE=str(tmp_path))
-        found = re.search(r"\((\d+) programs compiled, (\d+) loaded from the cache\)", printed)
+        found = re.search(r"\((\d+) programs compiled, (\d+) loaded from the\s+cache\)", printed)
         assert found, printed[-1000:]
         return int(found[1]), int(found[2])
 
@@ -217,7 +217,7 @@ def test_both_option_sets_give_the_same_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "kernels", "loops", "draws"), [("init", 101, 16, 10), ("advance", 256, 19, 9)]
+    ("name", "kernels", "loops", "draws"), [("init", 101, 16, 10), ("advance", 256, 19, 11)]
 )
 def test_compiled_program_size_does_not_grow(name, kernels, loops, draws):
     """A fifth more than when it was counted is too much: each kernel takes its time to compile."""

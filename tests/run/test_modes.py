@@ -44,6 +44,6 @@ def test_key_reuse_is_refused_only_in_the_mode():
 
 def test_dtype_promotion_is_refused_only_in_the_mode():
     config, policies = modes.BANDIT.replace(track_regret=False), (Random(), modes.Widening())
-    with jax.enable_x64(True), pytest.raises(ConfigError, match="is float64"):
+    with jax.enable_x64(True), pytest.raises(ConfigError, match="as float64"):
         modes.traced(config, policies)
     modes.traced(config, policies)

@@ -153,7 +153,7 @@ def test_simulating_inside_a_trace_leaves_the_data_set_usable():
 
 
 def test_diverging_learning_rate_is_reported():
-    with pytest.warns(NotFinite, match="the model was not finite from round 1 on in 1 of 1 seeds"):
+    with pytest.warns(NotFinite, match="not finite from round 1 onwards in 1 of 1 seeds"):
         result = learn_run(learning__learning_rate=1e38)
     assert result.first_nonfinite_round == 1
     assert np.all(np.isnan(result.test_accuracy))
@@ -162,7 +162,7 @@ def test_diverging_learning_rate_is_reported():
 def test_first_nonfinite_round_is_found():
     # Clients release twice from round 4 on (three rounds visit everyone), and the second time the
     # budget is e^-40 of the first: noise beyond float32.
-    with pytest.warns(NotFinite, match="from round 4 on"):
+    with pytest.warns(NotFinite, match="from round 4 onwards"):
         result = learn_run(privacy__budget__decay=40.0, privacy__sensitivity=1e23)
     np.testing.assert_array_equal(np.sort(np.ravel(result.clients[:3])), np.arange(6))
     assert result.first_nonfinite_round == 4

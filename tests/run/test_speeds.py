@@ -8,7 +8,6 @@ import pytest
 
 from pause_jax import ConfigError, SimConfig, simulate, sweep
 from pause_jax.base.memory import refused_if_too_large
-from pause_jax.deploy.selector import Selector
 from pause_jax.policies import named
 from pause_jax.run.preflight import warn_if_far
 from pause_jax.world.latency import LogNormal, Network, Traces
@@ -58,21 +57,6 @@ def test_warning_bound_is_a_fiftieth_of_the_fastest_client():
         warn_if_far(np.full(2, 0.05), np.array([0.1, 2.5]))
     with pytest.warns(UserWarning, match="0.05: is far below the 3 s"):
         warn_if_far(np.full(2, 0.05), np.array([0.1, 3.0]))
-
-
-def test_selector_warns_of_milliseconds_after_ten_rounds():
-    def rounds(selector, unit):
-        with warnings.catch_warnings(record=True) as warned:
-            warnings.simplefilter("always")
-            for _ in range(12):
-                choice = selector.ask()
-                selector.tell({int(k): unit * (0.2 + int(k)) for k in choice.clients})
-        return [str(each.message) for each in warned]
-
-    config = BASE.replace(latency=Traces.of([[0.2], [1.2], [2.2], [3.2]]))
-    (message,) = rounds(Selector(config, jax.random.key(0)), 1000.0)
-    assert "is far below the" in message
-    assert rounds(Selector(config, jax.random.key(0)), 1.0) == []
 
 
 def test_out_of_memory_gives_one_clear_error():

@@ -206,7 +206,7 @@ def test_full_disk_prints_the_table_and_one_warning(here):
     # A changed command is named and not mixed in.
     _, error, code = here(*DISK, "--set", "reward.gamma=3", "--resume")
     assert code == 2
-    assert "reward.gamma of 'random' was" in error
+    assert "reward.gamma of 'random' = 3.0 (was 5.0)" in error
     _, error, code = here(*DISK)
     assert (code, "Use --resume to continue the unfinished run." in error) == (2, True)
     printed, error, code = here(*DISK, "--resume")
