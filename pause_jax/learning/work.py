@@ -59,7 +59,7 @@ class LocalWork(NamedTuple):
     def samples(self, size: Array | int, steps: Steps) -> Array:
         """Return the number of samples, counted once per pass, that the steps compute with."""
         used = jnp.minimum(size, self.max_steps * self.batch_size)
-        passes = steps.total // steps.per_pass
+        passes = jnp.asarray(steps.total // steps.per_pass)
         rest = (steps.total - passes * steps.per_pass) * self.batch_size
         return passes.astype(used.dtype) * used + jnp.minimum(rest.astype(used.dtype), used)
 
