@@ -1,0 +1,1 @@
+"""Accuracy and privacy of whole updates, if clients train few parameters."""
