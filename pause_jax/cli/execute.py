@@ -127,31 +127,26 @@ def _executor(text: str | None) -> Iterator[Executor | None]:
         yield None
         return
     try:
-        from distributed import Client, LocalCluster
+        from distributed import Client
     except ImportError:
         raise ConfigError("--dask requires Dask. Run pip install 'pause_jax[cluster]'.") from None
     logging.getLogger("distributed").setLevel(logging.WARNING)
-    local = re.fullmatch(r"local:([1-9]\d*)", text)
-    is_file = pathlib.Path(text).is_file()
-    if not (local or is_file or re.search(r":\d+$", text)):
+    where: dict[str, Any] = {"address": text}
+    if local := re.fullmatch(r"local:([1-9]\d*)", text):
+        workers = int(local[1])
+        threads = max(1, (os.cpu_count() or 1) // workers)
+        where = {"n_workers": workers, "threads_per_worker": threads}
+        where |= {"dashboard_address": "127.0.0.1:0"}
+    elif pathlib.Path(text).is_file():
+        where = {"scheduler_file": text}
+    elif not re.search(r":\d+$", text):
         raise ConfigError(f"--dask {text}: must be local:N, HOST:PORT or a scheduler file.")
-    with contextlib.ExitStack() as stack:
-        where: dict[str, Any] = {"scheduler_file" if is_file else "address": text}
-        if local:
-            workers = int(local[1])
-            cluster = LocalCluster(
-                n_workers=workers,
-                threads_per_worker=max(1, (os.cpu_count() or 1) // workers),
-                dashboard_address="127.0.0.1:0",
-            )
-            where = {"address": stack.enter_context(cluster)}
-        try:
-            # Do not set the default client, because xarray would use it to lock files.
-            client = stack.enter_context(Client(**where, timeout=20, set_as_default=False))
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"--dask {text}: cannot connect to the scheduler ({error})."
-            ) from None
+    try:
+        # Do not set the default client, because xarray would use it to lock files.
+        client = Client(**where, timeout=20, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--dask {text}: cannot connect to the scheduler ({error}).") from None
+    with client:
         yield client.get_executor()
 
 

@@ -1,8 +1,10 @@
 """Shared options of the commands.
 
 A parameter of a command may be a dataclass of options, such as ``Source`` or ``Request``.
-``with_options`` turns each annotated field into an option of the command.
+``with_options`` turns each field into an option of the command.
 """
+
+# ruff: noqa: RUF009 (`option` returns a field)
 
 from __future__ import annotations
 
@@ -57,40 +59,34 @@ Target = Annotated[
 LogKind = enum.StrEnum("LogKind", ["tensorboard", "csv", "answers"])
 
 
+def option(default: Any, help: str, *names: str, **settings: Any) -> Any:
+    """Declare a dataclass field that is an option of a command."""
+    found = typer.Option(*names, help=help, **settings)
+    return dataclasses.field(default=default, metadata={"option": found})
+
+
 @dataclasses.dataclass(frozen=True)
 class Source:
     """Options that select and change configs."""
 
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            "--policy",
-            "--policies",
-            metavar="NAME[:MECHANISM]",
-            help="Policy to use instead of the config's (see 'pause-jax policies'), optionally "
-            f"with a privacy mechanism: {', '.join(m.name for m in MECHANISMS)}. compare accepts "
-            "several, separated by commas.",
-        ),
-    ] = None
-    rounds: Annotated[
-        int | None, typer.Option(help="Number of rounds (default: the config's).")
-    ] = None
-    data_dir: Annotated[
-        str | None, typer.Option(help="Folder of data sets prepared by tensorflow-datasets.")
-    ] = None
-    change: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="PATH=VALUE",
-            help="Field to change, e.g. reward.gamma=0. May be repeated.",
-        ),
-    ] = None
+    policy: str | None = option(
+        None,
+        "Policy to use instead of the config's (see 'pause-jax policies'), optionally with a "
+        f"privacy mechanism: {', '.join(m.name for m in MECHANISMS)}. compare accepts several, "
+        "separated by commas.",
+        *("--policy", "--policies"),
+        metavar="NAME[:MECHANISM]",
+    )
+    rounds: int | None = option(None, "Number of rounds (default: the config's).")
+    data_dir: str | None = option(None, "Folder of data sets prepared by tensorflow-datasets.")
+    change: list[str] | None = option(
+        None,
+        "Field to change, e.g. reward.gamma=0. May be repeated.",
+        "--set",
+        metavar="PATH=VALUE",
+    )
     load: Load = None
-    trust: Annotated[
-        bool,
-        typer.Option("--trust", help="Allow config files to import and call any code."),
-    ] = False
+    trust: bool = option(False, "Allow config files to import and call any code.", "--trust")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,26 +94,15 @@ class Output:
     """Options of the commands that write a result folder."""
 
     seed: Seed = 0
-    name: Annotated[
-        str | None,
-        typer.Option(help="Name of the result (default: from the config, numbered if taken)."),
-    ] = None
-    out: Annotated[pathlib.Path, typer.Option(help="Folder for all results.")] = pathlib.Path(
-        "results"
+    name: str | None = option(
+        None, "Name of the result (default: from the config, numbered if taken)."
     )
-    force: Annotated[
-        bool, typer.Option("--force", help="Write into an existing result folder.")
-    ] = False
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Continue the same command after a stop or crash."),
-    ] = False
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Print the planned runs and their estimated time, and exit."
-        ),
-    ] = False
+    out: pathlib.Path = option(pathlib.Path("results"), "Folder for all results.")
+    force: bool = option(False, "Write into an existing result folder.", "--force")
+    resume: bool = option(False, "Continue the same command after a stop or crash.", "--resume")
+    dry_run: bool = option(
+        False, "Print the planned runs and their estimated time, and exit.", "--dry-run"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,41 +110,26 @@ class Request(Output):
     """Options for execution and output."""
 
     # The keys of more seeds would fill the memory before the first run.
-    seeds: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            max=10**7,
-            help="Number of independent runs per config, with the same seeds for all configs.",
-        ),
-    ] = 3
+    seeds: int = option(
+        3,
+        "Number of independent runs per config, with the same seeds for all configs.",
+        min=1,
+        max=10**7,
+    )
     target: Target = 0.8
-    figures: Annotated[
-        bool, typer.Option(help="Write figures as PNG, PDF and SVG (requires the extra 'plot').")
-    ] = True
-    report: Annotated[
-        bool, typer.Option(help="Write report.html (requires the extra 'report').")
-    ] = True
-    log: Annotated[
-        list[LogKind] | None,
-        typer.Option("--log", help="Format of an additional log of every round. May be repeated."),
-    ] = None
-    per_client: Annotated[
-        bool, typer.Option("--per-client", help="Record the accuracy and loss of each client.")
-    ] = False
-    max_batch: Annotated[
-        int | None, typer.Option(help="Maximum runs per batch (default: what fits in memory).")
-    ] = None
-    store: Annotated[
-        pathlib.Path | None,
-        typer.Option(metavar="FOLDER", help="Folder that keeps finished runs, for --resume."),
-    ] = None
-    dask: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SCHEDULER|local:N", help="Dask scheduler, or number of local processes."
-        ),
-    ] = None
+    figures: bool = option(True, "Write figures as PNG, PDF and SVG (requires the extra 'plot').")
+    report: bool = option(True, "Write report.html (requires the extra 'report').")
+    log: list[LogKind] | None = option(
+        None, "Format of an additional log of every round. May be repeated.", "--log"
+    )
+    per_client: bool = option(False, "Record the accuracy and loss of each client.", "--per-client")
+    max_batch: int | None = option(None, "Maximum runs per batch (default: what fits in memory).")
+    store: pathlib.Path | None = option(
+        None, "Folder that keeps finished runs, for --resume.", metavar="FOLDER"
+    )
+    dask: str | None = option(
+        None, "Dask scheduler, or number of local processes.", metavar="SCHEDULER|local:N"
+    )
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -174,20 +144,19 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
             continue
         groups[parameter.name] = kind
         defaults: Any = kind if parameter.default is parameter.empty else parameter.default
-        parameters += [
-            parameter.replace(
-                name=name,
-                annotation=hint,
-                default=getattr(defaults, name),
-                kind=parameter.KEYWORD_ONLY,
-            )
-            for name, hint in get_type_hints(kind, include_extras=True).items()
-        ]
+        options = get_type_hints(kind, include_extras=True)
+        for field in dataclasses.fields(kind):
+            name, hint = field.name, options[field.name]
+            if "option" in field.metadata:
+                hint = Annotated[hint, field.metadata["option"]]
+            default = getattr(defaults, name)
+            of_field = parameter.replace(name=name, annotation=hint, default=default)
+            parameters.append(of_field.replace(kind=parameter.KEYWORD_ONLY))
 
     def called(**given: Any) -> None:
         for name, kind in groups.items():
-            options = [field.name for field in dataclasses.fields(kind)]
-            given[name] = kind(**{option: given.pop(option) for option in options})
+            names = [field.name for field in dataclasses.fields(kind)]
+            given[name] = kind(**{each: given.pop(each) for each in names})
         command(**given)
 
     called.__doc__ = command.__doc__

@@ -18,7 +18,7 @@ from pause_jax.base.compilation import use_cache
 from pause_jax.base.struct import ConfigError
 from pause_jax.cli import result_folder
 from pause_jax.cli.execute import described, end
-from pause_jax.cli.options import Base, Output, Source
+from pause_jax.cli.options import Base, Output, Source, option
 from pause_jax.cli.output import stoppable
 from pause_jax.cli.settings import valid_config
 from pause_jax.config import config_file
@@ -31,16 +31,13 @@ from pause_jax.tuning import Objective, Tuned
 class Search(Output):
     """Options of a search."""
 
-    budget: Annotated[int, typer.Option(min=1, help="Number of configs to try.")] = 64
-    seeds: Annotated[int, typer.Option(min=1, help="Number of independent runs per config.")] = 3
-    width: Annotated[int, typer.Option(min=1, help="Number of configs that run together.")] = 8
-    sampler: Annotated[
-        str | None, typer.Option(help=f"Optuna's sampler: {', '.join(tuning.SAMPLERS)}.")
-    ] = None
-    storage: Annotated[
-        str | None,
-        typer.Option(help="File or URL of Optuna's storage (default: in the result folder)."),
-    ] = None
+    budget: int = option(64, "Number of configs to try.", min=1)
+    seeds: int = option(3, "Number of independent runs per config.", min=1)
+    width: int = option(8, "Number of configs that run together.", min=1)
+    sampler: str | None = option(None, f"Optuna's sampler: {', '.join(tuning.SAMPLERS)}.")
+    storage: str | None = option(
+        None, "File or URL of Optuna's storage (default: in the result folder)."
+    )
 
 
 def tune(
