@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 import math
 import pathlib
-from typing import Annotated
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, Any
 
 import jax
 import pandas as pd
@@ -39,21 +41,47 @@ def times_for(config: SimConfig, data: Dataset | None, keys: Array) -> dict[str,
     return {when: float(clock.isel(round=rounds - 1).mean()) for when, rounds in ROUNDS.items()}
 
 
-def accuracy_at(result: xr.Dataset, seconds: float) -> xr.DataArray:
-    """Return accuracy in % [config, seed] at the last evaluation by then, or else at the first."""
+def accuracy_at(result: xr.Dataset, seconds: float, name: str = "test_accuracy") -> xr.DataArray:
+    """Return accuracy in % [config, seed] at the last evaluation by then, or else at the first.
+
+    ``name`` may be another accuracy, such as ``client_accuracy``.
+    """
     by_then = (result.eval_clock <= seconds).sum("eval_round")
-    last = result.test_accuracy.isel(eval_round=(by_then - 1).clip(0))
+    last = result[name].isel(eval_round=(by_then - 1).clip(0))
     return 100 * last.drop_vars("eval_round")
 
 
-def accuracies(fleet: str, only: list[str], seeds: int, kept: pathlib.Path) -> pd.DataFrame:
-    """Return the accuracy of policies on a fleet, after running policies missing from ``kept``.
+def accuracies_at(result: xr.Dataset, times: Mapping[str, float]) -> xr.Dataset:
+    """Return accuracy in % [config, seed] at each time."""
+    return xr.Dataset({when: accuracy_at(result, at) for when, at in times.items()})
+
+
+def scores(
+    fleet: str,
+    only: list[str],
+    seeds: int,
+    kept: pathlib.Path,
+    measure: Callable[[xr.Dataset, Mapping[str, float]], xr.Dataset] = accuracies_at,
+    recorded: Sequence[str] = ("test_accuracy",),
+    changed: Mapping[str, Any] = MappingProxyType({}),
+) -> pd.DataFrame:
+    """Return the scores of policies on a fleet, after running policies missing from ``kept``.
+
+    Args:
+      fleet: name of the fleet.
+      only: names of the policies.
+      seeds: number of seeds.
+      kept: file of the scores that are already known.
+      measure: function that computes the scores [config, seed] from a result and the times.
+      recorded: quantities that ``measure`` reads, besides the clock.
+      changed: fields of the fleet's config to override, by dotted path.
 
     Returns:
-      One row per run with policy, seed, made_by, and the accuracy at each time. A policy that
-      cannot run on the fleet has no rows.
+      One row per run with policy, seed, made_by, and the scores (by default, the accuracy at each
+      time). A policy that cannot run on the fleet has no rows.
     """
     config, data = fleets()[fleet]
+    config = config.override(changed)
     configs = {name: config.replace(policy=policies()[name]) for name in only}
     made_by = {name: stamp(each, seeds) for name, each in configs.items()}
     table = pd.read_csv(kept) if kept.exists() else pd.DataFrame(columns=["policy", "made_by"])
@@ -65,9 +93,8 @@ def accuracies(fleet: str, only: list[str], seeds: int, kept: pathlib.Path) -> p
         keys = jax.random.split(jax.random.key(0), seeds)
         times = times_for(config, data, keys)
         longest = {n: c.replace(max_seconds=max(times.values())) for n, c in missing.items()}
-        found = sweep(longest, keys, data=data, record=("eval_clock", "test_accuracy"))
-        new = xr.Dataset({when: accuracy_at(found, at) for when, at in times.items()})
-        rows = new.to_dataframe()[list(times)].reset_index().rename(columns={"config": "policy"})
+        new = measure(sweep(longest, keys, data=data, record=("eval_clock", *recorded)), times)
+        rows = new.to_dataframe()[list(new)].reset_index().rename(columns={"config": "policy"})
         rows = rows.assign(made_by=rows.policy.map(made_by))
         table = rows if table.empty else pd.concat([table, rows])
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +131,7 @@ def main(
     names = choose.split(",") if choose else list(policies())
     found: dict[str, pd.DataFrame] = {}
     for fleet in only.split(",") if only else fleets():
-        found[fleet] = accuracies(fleet, names, seeds, out / "kept" / f"{fleet}.csv")
+        found[fleet] = scores(fleet, names, seeds, out / "kept" / f"{fleet}.csv")
     verdicts = judged(found, list(ROUNDS), YARDSTICK)
     report(verdicts, best_first(verdicts["late"], names), seeds, out)
 

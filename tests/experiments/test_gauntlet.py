@@ -96,7 +96,7 @@ def test_new_scores_are_rounded_like_kept_ones(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "times_for", lambda *_: {"early": 1.0, "late": 2.0})
     monkeypatch.setattr(run, "sweep", lambda *_, **__: result)
     monkeypatch.setattr("jax.clear_caches", lambda: None)
-    found = run.accuracies("alike", ["random"], 2, tmp_path / "alike.csv")
+    found = run.scores("alike", ["random"], 2, tmp_path / "alike.csv")
     assert found.early.tolist() == [77.333, 77.333]
 
 

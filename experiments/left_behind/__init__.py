@@ -1,0 +1,1 @@
+"""Accuracy of every policy at the worst tenth of the clients."""

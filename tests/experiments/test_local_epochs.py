@@ -1,0 +1,38 @@
+"""The experiment on local epochs: its configs, a small run, and what its page says."""
+
+import pathlib
+
+import pytest
+
+from experiments.local_epochs import run
+from pause_jax.learning import Iid, Linear
+
+HERE = pathlib.Path(run.__file__).parent
+
+
+@pytest.mark.parametrize("network", run.NETWORKS)
+def test_minimum_latency_grows_with_the_epochs(network):
+    one, ten = (run.config_of("pause", epochs, network) for epochs in (1, 10))
+    assert ten.learning.epochs == 10 * one.learning.epochs == 10
+    assert ten.latency.min_latency - one.latency.min_latency == pytest.approx(0.45)
+
+
+@pytest.mark.slow
+def test_it_runs_small(tmp_path, monkeypatch, capsys):
+    small = run.BASE.override(
+        {"learning.model": Linear(), "learning.partition": Iid(), "num_rounds": 60}
+    )
+    monkeypatch.setattr(run, "BASE", small)
+    monkeypatch.setattr(run, "ROUNDS", {"early": 1, "late": 2})
+    monkeypatch.setattr(run, "NETWORKS", {"computing": run.NETWORKS["computing"]})
+    monkeypatch.setattr(run, "POLICIES", ("random",))
+    claims = (run.CLAIMS[0], run.CLAIMS[-1])
+    monkeypatch.setattr(run, "CLAIMS", claims)
+    monkeypatch.setattr(run, "LARGER_LEAD", ())
+    run.main(seeds=2, out=tmp_path)
+    printed = capsys.readouterr().out
+    assert (tmp_path / "output.txt").read_text() == printed
+    assert printed.count("\nok ") == 2
+    assert printed.count("order at E = 10") == 3
+    assert len((tmp_path / "verdicts.jsonl").read_text().splitlines()) == len(claims)
+    assert (tmp_path / "figures" / "local_epochs.png").is_file()
