@@ -6,7 +6,6 @@ import importlib
 import io
 import json
 import os
-import pathlib
 import re
 import subprocess
 import sys
@@ -31,17 +30,14 @@ from pause_jax.privacy import (
 )
 from pause_jax.world.availability import AVAILABILITY_TRACES
 from pause_jax.world.latency import LATENCIES
+from tests.support.command import run
 
 pytestmark = pytest.mark.slow
 
 
-def run(monkeypatch, tmp_path, *arguments):
-    """Run the program in a folder of its own; return its exit status."""
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["pause-jax", *arguments])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    return stop.value.code or 0
 
 
 FIGURES = ("accuracy_vs_seconds", "spent_budget_vs_rounds", "participation_per_client")
@@ -55,10 +51,10 @@ def compared(tmp_path_factory):
     """One comparison with learning, whose files the tests look at."""
     folder = tmp_path_factory.mktemp("compare")
     printed = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+    with contextlib.chdir(folder), contextlib.redirect_stdout(printed):
         status = run(
-            patch, folder, "compare", "--policies", "random,all:none", "--rounds", "10",
-            "--seeds", "2", "--target", "0.3", "--name", "mine", "--set", "learning.model=linear",
+            "compare", "--policies", "random,all:none", "--rounds", "10", "--seeds", "2",
+            "--target", "0.3", "--name", "mine", "--set", "learning.model=linear",
             "--set", "track_regret=false",
         )  # fmt: skip
     assert status == 0
@@ -104,15 +100,15 @@ def test_compare_writes_data_configs_figures_and_summary(compared):
     assert (compared / "figures" / "accuracy_vs_seconds.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_report_is_reproduced_from_data_file(compared, monkeypatch, tmp_path, capsys):
+def test_report_is_reproduced_from_data_file(compared, tmp_path, capsys):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "data.nc").write_bytes((compared / "data.nc").read_bytes())
     arguments = ("report", "mine", "--target", "0.3")
-    assert run(monkeypatch, tmp_path, *arguments) == 0
+    assert run(*arguments) == 0
     assert "Written to mine/report.html" in capsys.readouterr().out
     again = (tmp_path / "mine" / "report.html").read_text()
     assert again == (compared / "report.html").read_text()
-    assert run(monkeypatch, tmp_path, *arguments, "--against", "all, no privacy") == 0
+    assert run(*arguments, "--against", "all, no privacy") == 0
     words = "Differences from &#39;all, no privacy&#39;"
     assert words in (tmp_path / "mine" / "report.html").read_text()
     for bad, word in (
@@ -120,19 +116,19 @@ def test_report_is_reproduced_from_data_file(compared, monkeypatch, tmp_path, ca
         ("--target=80", "80"),
         ("--load=no.py", "no.py"),
     ):
-        assert run(monkeypatch, tmp_path, *arguments, bad) == 2
+        assert run(*arguments, bad) == 2
         assert word in capsys.readouterr().err
-    assert run(monkeypatch, tmp_path, "report", "elsewhere") == 2
+    assert run("report", "elsewhere") == 2
     assert "elsewhere/data.nc" in capsys.readouterr().err
     (tmp_path / "mine" / "data.nc").write_text("no data")
-    assert run(monkeypatch, tmp_path, "report", "mine") == 2
+    assert run("report", "mine") == 2
     assert "cannot be read" in capsys.readouterr().err
 
 
-def test_unwritable_report_raises_one_line_error(compared, monkeypatch, tmp_path, capsys):
+def test_unwritable_report_raises_one_line_error(compared, tmp_path, capsys):
     (tmp_path / "data.nc").write_bytes((compared / "data.nc").read_bytes())
     (tmp_path / "report.html").mkdir()
-    assert run(monkeypatch, tmp_path, "report", ".") == 2
+    assert run("report", ".") == 2
     words = " ".join(capsys.readouterr().err.split())
     assert words == "error: report.html is a folder, but must be a file. Move the folder."
 
@@ -142,26 +138,26 @@ def test_run_without_report_packages_succeeds_with_install_hint(monkeypatch, tmp
     monkeypatch.delattr("pause_jax.analysis.report.page", raising=False)
     monkeypatch.setitem(sys.modules, "altair", None)
     arguments = ("compare", "--policies", "random", *BANDIT, "--no-figures", "--name")
-    assert run(monkeypatch, tmp_path, *arguments, "without") == 0
+    assert run(*arguments, "without") == 0
     assert "pip install 'pause_jax[report]'" in " ".join(capsys.readouterr().out.split())
     assert not (tmp_path / "results" / "without" / "report.html").exists()
-    assert run(monkeypatch, tmp_path, *arguments, "asked", "--no-report") == 0
+    assert run(*arguments, "asked", "--no-report") == 0
     assert "pip install" not in capsys.readouterr().out
 
 
-def test_log_option_writes_every_round(monkeypatch, tmp_path, capsys):
+def test_log_option_writes_every_round(tmp_path):
     logs = ("--log", "csv", "--log", "tensorboard", "--no-figures", "--no-report")
     arguments = ("compare", "--policies", "random", *BANDIT, *logs, "--name", "mine")
-    assert run(monkeypatch, tmp_path, *arguments) == 0
+    assert run(*arguments) == 0
     folder = tmp_path / "results" / "mine"
     assert len((folder / "events.csv").read_text().splitlines()) == 1 + 2 * 12
     assert len(list(folder.glob("tensorboard/00-random/seed-*/events.out.tfevents*"))) == 2
 
 
-def test_per_client_adds_client_accuracy_to_default_record(monkeypatch, tmp_path, capsys):
+def test_per_client_adds_client_accuracy_to_default_record(tmp_path, capsys):
     small = ("--rounds", "4", "--seeds", "2", "--set", "learning.model=linear", *BARE)
     held = ("--per-client", "--set", "learning.holdout=0.2", "--set", "track_regret=false")
-    assert run(monkeypatch, tmp_path, "run", "digits_small", "--name", "mine", *small, *held) == 0
+    assert run("run", "digits_small", "--name", "mine", *small, *held) == 0
     assert "worst tenth" in " ".join(capsys.readouterr().out.split())
     with xr.open_dataset(tmp_path / "results" / "mine" / "data.nc") as data:
         assert data.client_accuracy.dims == ("config", "seed", "eval_round", "client")
@@ -169,29 +165,28 @@ def test_per_client_adds_client_accuracy_to_default_record(monkeypatch, tmp_path
         assert {"client_loss", *QUANTITIES} <= set(data)
 
 
-def test_named_result_is_overwritten_only_with_force(compared, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("again", "words"),
+    [
+        (("compare", "--policies", "random", *BANDIT), "exists"),
+        (("sweep", "digits_small", "--max-batch", "0", "--force"), "max_batch = 0"),
+    ],
+)
+def test_refused_command_keeps_an_existing_result(compared, monkeypatch, capsys, again, words):
+    monkeypatch.chdir(compared.parents[1])
     before = (compared / "data.nc").read_bytes()
-    again = ("compare", "--policies", "random", *BANDIT, "--name", "mine", "--no-figures")
-    assert run(monkeypatch, compared.parents[1], *again) == 2
-    assert "exists" in capsys.readouterr().err
+    assert run(*again, "--name", "mine", "--no-figures") == 2
+    assert words in capsys.readouterr().err
     assert (compared / "data.nc").read_bytes() == before
 
 
-def test_force_keeps_an_existing_result_when_nothing_can_run(compared, monkeypatch, capsys):
-    before = (compared / "data.nc").read_bytes()
-    again = ("sweep", "digits_small", "--max-batch", "0", "--name", "mine", "--no-figures")
-    assert run(monkeypatch, compared.parents[1], *again, "--force") == 2
-    assert "max_batch = 0" in capsys.readouterr().err
-    assert (compared / "data.nc").read_bytes() == before
-
-
-def test_named_mechanism_keeps_the_budget(monkeypatch, tmp_path):
+def test_named_mechanism_keeps_the_budget(monkeypatch):
     found = {}
     monkeypatch.setattr(compare, "execute", lambda configs, *_, **__: found.update(configs))
     names = ("per_coordinate", "gaussian", "projected", "none")
     policies = ("--policies", ",".join(f"random:{name}" for name in names))
     changes = ("--set", "privacy.budget.total_epsilon=7", "--set", "privacy.sensitivity=0.5")
-    assert run(monkeypatch, tmp_path, "compare", *policies, *BANDIT, *changes) == 0
+    assert run("compare", *policies, *BANDIT, *changes) == 0
     same, gaussian, projected, none = (config.privacy for config in found.values())
     assert isinstance(same, PerCoordinateLaplace)
     assert same.sensitivity == 0.5
@@ -212,7 +207,7 @@ def test_all_commands_accept_policy_and_rounds(monkeypatch, tmp_path, command, b
     monkeypatch.setattr(compare, "execute", lambda configs, *_, **__: found.update(configs))
     place = ("--preset", base) if command == "compare" else (base,)
     changes = ("--policy", "random:gaussian", "--rounds", "7", "--set", "num_selected=3")
-    assert run(monkeypatch, tmp_path, command, *place, *changes) == 0
+    assert run(command, *place, *changes) == 0
     if command == "show":
         found["shown"] = config_file.loads(capsys.readouterr().out)
     (config,) = found.values()
@@ -224,10 +219,7 @@ def test_all_commands_accept_policy_and_rounds(monkeypatch, tmp_path, command, b
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (
-            ("compare", "--policies", "random,fastest"),
-            "configs: 2, seeds: 2, rounds: 12",
-        ),
+        (("compare", "--policies", "random,fastest"), "configs: 2, seeds: 2, rounds: 12"),
         (("run", "mine.toml"), "configs: 1, seeds: 2, rounds: 12"),
         (
             ("sweep", "mine.toml", "--vary", "reward.gamma=0,1,5"),
@@ -239,10 +231,10 @@ def test_all_commands_accept_policy_and_rounds(monkeypatch, tmp_path, command, b
         ),
     ],
 )
-def test_dry_run_prints_estimate_and_writes_nothing(monkeypatch, tmp_path, capsys, command, words):
+def test_dry_run_prints_estimate_and_writes_nothing(tmp_path, capsys, command, words):
     (tmp_path / "mine.toml").write_text(config_file.dumps(presets.digits_small("random")))
     before = sorted(tmp_path.iterdir())
-    assert run(monkeypatch, tmp_path, *command, *BANDIT, "--dry-run") == 0
+    assert run(*command, *BANDIT, "--dry-run") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(words)
     programs = 3 if command[0] == "tune" else 1
@@ -252,38 +244,39 @@ def test_dry_run_prints_estimate_and_writes_nothing(monkeypatch, tmp_path, capsy
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_show_edit_run(monkeypatch, tmp_path, capsys):
-    arguments = ("mnist_small", "--set", "policy=random", *BANDIT[:4])
-    assert run(monkeypatch, tmp_path, "show", *arguments) == 0
+def test_edited_file_runs_next_to_a_preset(tmp_path, capsys):
+    small = ("--set", "policy=random", *BANDIT[:4])
+    assert run("show", "digits_small", *small) == 0
     text = capsys.readouterr().out
-    file = tmp_path / "mine.toml"
-    file.write_text(text.replace("num_rounds = 300", "num_rounds = 10"))
-    assert run(monkeypatch, tmp_path, "run", str(file), "--seeds", "2", *BARE) == 0
-    data = xr.load_dataset(tmp_path / "results" / "mine" / "data.nc")
-    assert data.sizes["round"] == 10
-    assert data.config.values.tolist() == ["mine"]
+    (tmp_path / "mine.toml").write_text(text.replace("gamma = 5.0", "gamma = 4.0"))
+    arguments = ("mine.toml", "digits_small", *small, "--rounds", "7", "--seeds", "2", *BARE)
+    assert run("run", *arguments) == 0
+    folder = tmp_path / "results" / "mine"
+    data = xr.load_dataset(folder / "data.nc")
+    assert data.sizes["round"] == 7
+    assert data.config.values.tolist() == ["mine", "digits_small"]
+    assert data["reward.gamma"].values.tolist() == [4, 5]
+    assert config_file.load(folder / "configs" / "digits_small.toml").policy.name == "random"
 
 
-def test_policies_latencies_and_datasets_are_listed(monkeypatch, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("kind", "listed"),
+    [
+        ("policies", NAMED),
+        ("latencies", [*(model.name for model in LATENCIES), "slowest = 1.0"]),
+        ("availability-traces", [trace.name for trace in AVAILABILITY_TRACES]),
+        ("datasets", ["digits", "mnist", "fashion_mnist", "cifar10", "linear_regression"]),
+    ],
+)
+def test_choices_are_listed(monkeypatch, capsys, kind, listed):
     monkeypatch.setenv("COLUMNS", "200")
-    assert run(monkeypatch, tmp_path, "policies") == 0
-    listed = capsys.readouterr().out
-    assert all(name in listed for name in NAMED)
-    assert run(monkeypatch, tmp_path, "latencies") == 0
-    listed = capsys.readouterr().out
-    assert all(model.name in listed for model in LATENCIES)
-    assert "slowest = 1.0" in listed
-    assert run(monkeypatch, tmp_path, "availability-traces") == 0
-    listed = capsys.readouterr().out
-    assert all(availability_trace.name in listed for availability_trace in AVAILABILITY_TRACES)
-    assert run(monkeypatch, tmp_path, "datasets") == 0
-    listed = capsys.readouterr().out
-    names = ("digits", "mnist", "fashion_mnist", "cifar10", "linear_regression")
-    assert all(name in listed for name in names)
+    assert run(kind) == 0
+    printed = capsys.readouterr().out
+    assert [name for name in listed if name not in printed] == []
 
 
-def test_the_version_is_printed(monkeypatch, tmp_path, capsys):
-    assert run(monkeypatch, tmp_path, "--version") == 0
+def test_the_version_is_printed(capsys):
+    assert run("--version") == 0
     assert capsys.readouterr().out.startswith(f"pause_jax {pause_jax.__version__}, JAX ")
 
 
@@ -329,44 +322,18 @@ def test_the_version_is_printed(monkeypatch, tmp_path, capsys):
         (("tune", "bad.toml", "--vary", "reward.alpha=1..2"), ["bad.toml: reward.gamma = -3"]),
     ],
 )
-def test_bad_input_prints_one_message_and_leaves_no_files(
-    monkeypatch, tmp_path, capsys, arguments, words
-):
+def test_bad_input_prints_one_message_and_leaves_no_files(tmp_path, capsys, arguments, words):
     (tmp_path / "leaves.py").write_text("import sys\nsys.exit(0)\n")
     for name in ("good.toml", "caf\udce9.toml"):
         (tmp_path / name).write_text('learning = "none"\n')
     (tmp_path / "garbage.toml").write_text('learning = "garbage"\n')
     (tmp_path / "bad.toml").write_text('learning = "none"\n[reward]\ngamma = -3\n')
-    assert run(monkeypatch, tmp_path, *arguments) == 2
+    assert run(*arguments) == 2
     error = capsys.readouterr().err
     assert "Traceback" not in error
     for word in words:
         assert word in " ".join(error.split())
     assert not list((tmp_path / "results").glob("*"))
-
-
-def process(folder, *arguments, **environment):
-    """Python in a process of its own, that ended well."""
-    path = str(pathlib.Path(pause_jax.__file__).parents[1])
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": path, **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-
-
-def python(folder, *arguments, **environment):
-    """What Python prints in a process of its own."""
-    return process(folder, *arguments, **environment).stdout
-
-
-def test_python_m_runs_the_program(tmp_path):
-    help_text = python(tmp_path, "-m", "pause_jax", "--help")
-    for command in ("compare", "run", "sweep", "show", "policies", "datasets", "audit"):
-        assert command in help_text
 
 
 def test_damaged_cache_warns_once_and_is_rebuilt(monkeypatch, tmp_path, capsys):
@@ -378,12 +345,12 @@ def test_damaged_cache_warns_once_and_is_rebuilt(monkeypatch, tmp_path, capsys):
     file.write_bytes(b"")
     data_sets._digits.cache_clear()
     arguments = (
-        "compare", "--policies", "random", "--rounds", "2", "--seeds", "1",
-        "--set", "learning.model=linear", *BARE,
+        "compare", "--policies", "random", "--rounds", "10", "--seeds", "2",
+        "--set", "learning.model=linear", "--set", "track_regret=false", *BARE,
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        assert run(monkeypatch, tmp_path, *arguments) == 0
+        assert run(*arguments) == 0
     printed, error = capsys.readouterr()
     assert [line for line in error.splitlines() if "warning" in line.lower()] == [
         f"warning: {file} is damaged (EOFError). Decoding digits again."
@@ -409,18 +376,10 @@ def test_warning_is_printed_once_on_one_line(monkeypatch, capsys):
     assert lines == ["warning: mine [red]", "warning: other"]
 
 
-def test_missing_extra_prints_full_install_hint(monkeypatch, tmp_path, capsys):
+def test_missing_extra_prints_full_install_hint(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert run(monkeypatch, tmp_path, "compare") == 2
+    assert run("compare") == 2
     assert "pip install 'pause_jax[plot]'" in capsys.readouterr().err
-
-
-def test_preset_runs_by_name_with_rounds_option(monkeypatch, tmp_path):
-    arguments = ("digits_small", *BANDIT[:4], "--set", "policy=random", "--rounds", "7", *BARE)
-    assert run(monkeypatch, tmp_path, "run", *arguments) == 0
-    folder = tmp_path / "results" / "digits_small"
-    assert xr.load_dataset(folder / "data.nc").sizes["round"] == 7
-    assert config_file.load(folder / "configs" / "digits_small.toml").policy.name == "random"
 
 
 def test_config_file_with_byte_order_mark_is_read(tmp_path):
@@ -441,18 +400,18 @@ def test_a_loaded_file_can_import_its_neighbour(monkeypatch, tmp_path):
     assert config_file.loads('policy = "imported_its_neighbour"').policy.name
 
 
-def test_full_output_device_prints_one_line(monkeypatch, tmp_path, capsys):
+def test_full_output_device_prints_one_line(monkeypatch, capsys):
     words = "error: standard output: cannot be written (No space left on device).\n"
     program = [sys.executable, "-m", "pause_jax", "--help"]
     with open("/dev/full", "w") as full:
         ended = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
         assert (ended.returncode, ended.stderr) == (1, words)
         monkeypatch.setattr(sys, "stdout", full)
-        assert run(monkeypatch, tmp_path, "policies") == 1
+        assert run("policies") == 1
         assert capsys.readouterr().err == words
 
 
-def test_closed_pipe_ends_the_program_silently(monkeypatch, tmp_path, capsys):
+def test_closed_pipe_ends_the_program_silently(monkeypatch, capsys):
     reading, writing = os.pipe()
     os.close(reading)
     program = [sys.executable, "-m", "pause_jax", "show", "digits_small"]
@@ -462,7 +421,7 @@ def test_closed_pipe_ends_the_program_silently(monkeypatch, tmp_path, capsys):
         )
         assert (ended.returncode, ended.stderr) == (1, "")
         monkeypatch.setattr(sys, "stdout", closed)
-        assert run(monkeypatch, tmp_path, "policies") == 1
+        assert run("policies") == 1
         assert capsys.readouterr().err == ""
 
 
@@ -472,7 +431,7 @@ def test_run_succeeds_with_closed_or_ascii_output(stream, monkeypatch, tmp_path)
     output = None if stream == "closed" else io.TextIOWrapper(printed, encoding="ascii")
     monkeypatch.setattr(sys, "stdout", output)
     arguments = ("compare", "--policies", "random", *BANDIT, *BARE)
-    assert run(monkeypatch, tmp_path, *arguments) == 0
+    assert run(*arguments) == 0
     assert stream == "closed" or b" ? " in printed.getvalue(), "of each mean and its interval"
     sys.stdout.close()
     assert (tmp_path / "results" / "compare-digits_small" / "data.nc").exists()

@@ -2,15 +2,15 @@
 
 import importlib
 import itertools
-import sys
 
 import pytest
 import xarray as xr
 
-from pause_jax import ConfigError, cli, config_file, presets
+from pause_jax import ConfigError, config_file, presets
 from pause_jax.cli.settings import grid
 from pause_jax.policies import Random
 from pause_jax.privacy import PerCoordinateLaplace
+from tests.support.command import run
 
 
 def test_grid_has_every_combination_with_its_label():
@@ -50,20 +50,13 @@ def test_a_bad_grid_is_refused(vary, words):
         grid(presets.digits_small(), vary)
 
 
-def command(monkeypatch, folder, *arguments):
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "argv", ["pause-jax", "sweep", *arguments])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    return stop.value.code or 0
-
-
 @pytest.mark.slow
 def test_sweep_of_file_has_values_as_coordinates(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     config = presets.digits_small("random").replace(learning=None, num_rounds=4, track_regret=False)
     (tmp_path / "mine.toml").write_text(config_file.dumps(config))
     arguments = ("--vary", "reward.gamma=0,1,5", "--seeds", "2", "--no-figures", "--no-report")
-    assert command(monkeypatch, tmp_path, "mine.toml", *arguments) == 0
+    assert run("sweep", "mine.toml", *arguments) == 0
     data = xr.load_dataset(tmp_path / "results" / "sweep-mine" / "data.nc")
     assert data["reward.gamma"].values.tolist() == [0, 1, 5]
     assert data.sizes["seed"] == 2
@@ -89,11 +82,12 @@ def test_interrupt_keeps_finished_runs_and_no_empty_folder(
                 raise KeyboardInterrupt
             yield part
 
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, "run_chunks", interrupted)
     vary = ("--vary", "policy=random,round_robin", "--set", "learning=none")
     quick = ("--set", "track_regret=false", "--set", "num_rounds=4")
     arguments = (*vary, *quick, "--seeds", "2", "--name", "mine", "--no-figures")
-    assert command(monkeypatch, tmp_path, "digits_small", *arguments) == 130
+    assert run("sweep", "digits_small", *arguments) == 130
     assert "configs (Ctrl-C)." in " ".join(capsys.readouterr().err.split())
     folder = tmp_path / "results" / "mine"
     assert folder.exists() == bool(files)

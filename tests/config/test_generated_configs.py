@@ -68,7 +68,7 @@ def checked(config):
     return config
 
 
-@examples(150)
+@examples(80)
 @given(generated.simulations(learning=True))
 def test_valid_config_round_trips_and_invalid_one_raises_one_line(config):
     config = outcome("drawn by the fields' rules", lambda: checked(config))
@@ -96,13 +96,13 @@ def kept(part):
     return part
 
 
-@examples(250)
+@examples(120)
 @given(generated.damaged())
 def test_value_without_rule_raises_one_line(config):
     outcome("damaged", lambda: checked(config))
 
 
-@examples(250)
+@examples(120)
 @given(st.data())
 def test_misspelt_file_loads_or_raises_one_line(data):
     text = config_file.dumps(data.draw(generated.simulations(learning=True)))
@@ -110,7 +110,7 @@ def test_misspelt_file_loads_or_raises_one_line(data):
     outcome("files misspelt", lambda: checked(config_file.loads(text)))
 
 
-@examples(150)
+@examples(80)
 @given(st.data())
 def test_misspelt_set_option_raises_one_line(data):
     config = data.draw(generated.simulations(learning=True))
@@ -122,7 +122,7 @@ def test_misspelt_set_option_raises_one_line(data):
 
 # A valid config may have speeds that cannot be told apart: a run warns of it, and goes on.
 @pytest.mark.filterwarnings("ignore:latency.min_latency")
-@examples(20, share=0.2)
+@examples(12, share=0.2)
 @given(st.data())
 def test_valid_config_runs(data):
     """A structure with several numbers each, of which a run compiles nothing new."""

@@ -22,7 +22,7 @@ from pause_jax.rng import keys
 from pause_jax.run.setup import learner_of, setup_of
 from pause_jax.world.latency import LinearContext, LogNormal, Network, Switching, network
 from tests.reference import round_keys
-from tests.support.damage import flipped, repacked
+from tests.support.hostile import damaged, repacked
 from tests.support.runs import ASK, chosen_sets, endings, world_of
 
 pytestmark = pytest.mark.slow
@@ -593,7 +593,7 @@ def test_damaged_file_is_rejected(tmp_path):
                 Selector.load(path)
 
 
-@pytest.mark.parametrize("harm", [flipped, repacked])
+@pytest.mark.parametrize("harm", [damaged, repacked])
 def test_damaged_selector_is_rejected_or_loaded_unchanged(harm, tmp_path):
     path = tmp_path / "selector.npz"
     saved = Selector(BASE.replace(policy=named("random")), KEY)

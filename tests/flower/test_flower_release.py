@@ -35,8 +35,8 @@ from pause_jax.privacy import (
 )
 from tests.flower import local  # noqa: F401, names this process to Flower
 from tests.flower.world import model
-from tests.support.damage import flipped, rewritten
 from tests.support.disk import Disk
+from tests.support.hostile import damaged, rewritten
 
 THRICE = PerCoordinateLaplace(budget=Table(total_epsilon=10.0, shares=(0.5, 0.3, 0.2)))
 CONTEXT = Context(7, 100, {"partition-id": 4}, RecordDict(), {})
@@ -268,7 +268,7 @@ def head_rewritten(content, seed):
     return rewritten(head, seed) + b"\n" + rest
 
 
-@pytest.mark.parametrize("harm", [flipped, head_rewritten])
+@pytest.mark.parametrize("harm", [damaged, head_rewritten])
 def test_damaged_ledger_is_rejected_or_loses_no_release(harm, tmp_path):
     path = tmp_path / "ledger"
     for server_round in range(2):

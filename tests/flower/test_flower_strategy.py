@@ -25,7 +25,7 @@ from tests.flower import killed
 from tests.flower.local import LocalGrid, nodes
 from tests.flower.world import KEY, client_app, config_of, model
 from tests.reference import round_keys
-from tests.support.damage import flipped
+from tests.support.hostile import damaged
 
 ROOT = Path(__file__).parents[2]
 ALL = range(10)
@@ -447,7 +447,7 @@ def test_damaged_reply_is_rejected_or_usable(needs_loss):
         packed = {key: Array(np.asarray(each)) for key, each in arrays.items()}
         if seed % 5 == 4:
             whole = packed[name]
-            packed[name] = Array(whole.dtype, whole.shape, whole.stype, flipped(whole.data, seed))
+            packed[name] = Array(whole.dtype, whole.shape, whole.stype, damaged(whole.data, seed))
         content = RecordDict({"arrays": ArrayRecord(packed), "metrics": MetricRecord(metrics)})
         try:
             answer = read_reply(content, sent, None, needs_loss=needs_loss)

@@ -18,7 +18,7 @@ from pause_jax.run.programs import ROOMS, program_spec
 from pause_jax.run.record.result import chosen
 from tests.learning.test_custom_model import LINEN_NORM
 from tests.learning.test_trained import DATA, KEY, LORA, config, learning
-from tests.support.damage import flipped
+from tests.support.hostile import damaged
 
 pytestmark = pytest.mark.slow
 
@@ -253,7 +253,7 @@ def test_a_damaged_file_runs_no_code_and_gives_one_error(tmp_path, kind):
     content = pathlib.Path(path).read_bytes()
     refused = 0
     for seed in range(60):
-        pathlib.Path(path).write_bytes(flipped(content, seed))
+        pathlib.Path(path).write_bytes(damaged(content, seed))
         try:
             learning(start=path).load(4, DATA)
         except ConfigError:
