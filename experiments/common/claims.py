@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.stats
+import scipy.special
 from numpy.typing import ArrayLike
 
 # Simultaneous confidence level of all intervals of a family.
@@ -167,8 +167,8 @@ def interval(claim: Claim, together: int = 1) -> tuple[float, float]:
     if claim.kind == "share":
         held = round(claim.found * claim.seeds)
         missed = claim.seeds - held
-        low = scipy.stats.beta.ppf(tail, held, missed + 1) if held else 0.0
-        high = scipy.stats.beta.isf(tail, held + 1, missed) if missed else 1.0
+        low = scipy.special.betaincinv(held, missed + 1, tail) if held else 0.0
+        high = scipy.special.betainccinv(held + 1, missed, tail) if missed else 1.0
         return float(low), float(high)
     half = half_width(claim.error, claim.seeds, together)
     return claim.found - half, claim.found + half
@@ -188,7 +188,7 @@ def seeds_needed(claim: Claim, together: int = 1) -> float:
         return math.inf
     spread = claim.error * math.sqrt(claim.seeds)
     distance = min(abs(claim.found - bound) for bound in (claim.above, claim.below))
-    luck, z = scipy.stats.norm.ppf(POWER), scipy.stats.norm.isf((1 - CONFIDENCE) / 2 / together)
+    luck, z = scipy.special.ndtri(POWER), -scipy.special.ndtri((1 - CONFIDENCE) / 2 / together)
     if not distance or (z + luck) * spread > 1000 * distance:
         return math.inf
     # Student's quantile exceeds the normal quantile, which takes a few more seeds.
@@ -202,7 +202,7 @@ def seeds_needed(claim: Claim, together: int = 1) -> float:
 
 def half_width(error: float, seeds: int, together: int = 1) -> float:
     """Return half the width of Student's interval around a mean over seeds."""
-    return float(error * scipy.stats.t.isf((1 - CONFIDENCE) / 2 / together, seeds - 1))
+    return float(-error * scipy.special.stdtrit(seeds - 1, (1 - CONFIDENCE) / 2 / together))
 
 
 @functools.cache
@@ -215,7 +215,7 @@ def critical_value(seeds: int, together: int = 1) -> float:
     ``SKEWED``, and covers all of these distributions.
     """
     level = (1 - CONFIDENCE) / together
-    found = [float(scipy.stats.t.isf(level / 2, seeds - 1))]
+    found = [half_width(1.0, seeds, together)]
     for sigma in SKEWED:
         draws = np.random.default_rng(seeds).lognormal(0, sigma, size=(_DRAWS, seeds))
         error = draws.std(axis=1, ddof=1) / math.sqrt(seeds)

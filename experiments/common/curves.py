@@ -69,16 +69,16 @@ class Run(NamedTuple):
 
 def changes(config: Config) -> dict[str, Any]:
     """Return the name of a config, and its fields that differ from their defaults."""
-    of_class, table = type(config)(), config_file.to_dict(config)
+    of_class = type(config)()
+    table, defaults = config_file.to_dict(config), config_file.to_dict(of_class)
     found: dict[str, Any] = {"name": config.name}
     for name, value, _, _ in fields(config):
         default = getattr(of_class, name)
-        if isinstance(value, Config) and isinstance(default, Config):
-            if changes(value) != changes(default):
-                found[name] = changes(value)
-        elif isinstance(value, Config):
-            found[name] = changes(value)
-        elif table.get(name) != config_file.to_dict(of_class).get(name):
+        if isinstance(value, Config):
+            inner = changes(value)
+            if not isinstance(default, Config) or inner != changes(default):
+                found[name] = inner
+        elif table.get(name) != defaults.get(name):
             found[name] = table.get(name)
     return found
 

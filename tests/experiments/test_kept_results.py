@@ -6,6 +6,7 @@ import json
 import pathlib
 
 import pytest
+from matplotlib.figure import Figure
 
 import experiments
 from experiments.common import claims, curves, pause_learning
@@ -27,6 +28,12 @@ CHECKS = {
     "pause_fig_1": 9, "pause_table_1": 16, "regret_bound": 6, "regret_horizon": 5,
     "regret_policies": 16, "search_gap": 2, "search_laboratory": 6, "unequal_budgets": 2,
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def without_pictures(monkeypatch):
+    """Skip drawing: test_curves.py and test_gauntlet.py draw pictures."""
+    monkeypatch.setattr(Figure, "savefig", lambda *_, **__: None)
 
 
 @pytest.fixture
@@ -71,9 +78,9 @@ def test_kept_curves_are_read_and_give_the_kept_output(folder, asked, monkeypatc
     assert [line for line in now if line not in then] == []
     assert len(now) > len(asked)
     runs = [run._replace(seed=seed) for run in asked.values() for seed in range(MOST_SEEDS)]
-    made_by = {run.name: run.made_by for run in runs}
+    of_file = {run.name: run for run in runs}
     for path in (kept / "runs").glob("*.csv"):
-        assert path.read_text().startswith(f"# {made_by[path.stem]} "), path.name
+        assert path.read_text().startswith(f"# {of_file[path.stem].made_by} "), path.name
 
 
 def test_kept_scores_of_the_gauntlet_are_read_and_give_the_kept_output(monkeypatch, tmp_path):
