@@ -43,12 +43,30 @@ def values(index, state, round):
     return np.asarray(jax.jit(index.value)(jax.random.key(0), state, np.asarray(round)))
 
 
-def test_ucb_matches_the_paper(history):
-    index, state = played(Ucb(speed_weight=3.0), history)
-    slow = [
-        3 * x.mean() + math.sqrt(3 * math.log(50) / len(x)) if len(x) else math.inf for x in history
-    ]
-    np.testing.assert_allclose(values(index, state, 50), slow, 1e-5)
+LOG = math.log(50)
+
+
+@pytest.mark.parametrize(
+    ("rule", "slow", "rtol"),
+    [
+        (Ucb(speed_weight=3.0), lambda x: 3 * x.mean() + math.sqrt(3 * LOG / len(x)), 1e-5),
+        (
+            UcbV(),
+            lambda x: x.mean() + math.sqrt(2 * x.var() * LOG / len(x)) + 3 * LOG / len(x),
+            2e-3,
+        ),
+        (
+            UsefulRate(speed_weight=3.0),
+            lambda x: 3 * len(x) / (1 / x).sum() + math.sqrt(3 * LOG / len(x)),
+            1e-5,
+        ),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_index_matches_its_formula(rule, slow, rtol, history):
+    index, state = played(rule, history)
+    expected = [slow(x) if len(x) else math.inf for x in history]
+    np.testing.assert_allclose(values(index, state, 50), expected, rtol)
 
 
 def test_kl_ucb_solves_its_equation(history):
@@ -76,17 +94,6 @@ def test_kl_is_zero_only_at_itself():
     assert (np.asarray(kl(p, np.array([0.1, 0.4, 0.9]))) > 0).all()
 
 
-def test_ucb_v_uses_the_empirical_variance(history):
-    index, state = played(UcbV(), history)
-    log = math.log(50)
-    slow = [
-        x.mean() + math.sqrt(2 * x.var() * log / len(x)) + 3 * log / len(x) if len(x) else math.inf
-        for x in history
-    ]
-    value = values(index, state, 50)
-    np.testing.assert_allclose(value, slow, rtol=2e-3)
-
-
 def test_thompson_draws_from_its_posterior():
     index = Thompson().build(context([1] * K, 2))
     state = ClientStats(np.array([10, 0, 1, 1, 1, 1]), np.array([0.3, 0, 0.5, 0.5, 0.5, 0.5]))
@@ -96,15 +103,6 @@ def test_thompson_draws_from_its_posterior():
     assert stats.kstest(first, stats.beta(4, 8).cdf).pvalue > 1e-3
     assert stats.kstest(first, stats.beta(3, 7).cdf).pvalue < 1e-6
     assert (draws[:, 1] == math.inf).all()
-
-
-def test_useful_rate_is_useful_updates_over_seconds(history):
-    index, state = played(UsefulRate(speed_weight=3.0), history)
-    slow = [
-        3 * len(x) / (1 / x).sum() + math.sqrt(3 * math.log(50) / len(x)) if len(x) else math.inf
-        for x in history
-    ]
-    np.testing.assert_allclose(values(index, state, 50), slow, 1e-5)
 
 
 def test_stale_updates_are_less_useful_and_lost_ones_useless():

@@ -1,6 +1,5 @@
 """Oort against a slow oracle: scores, pools, draws, pacer, and the squared loss of training."""
 
-import copy
 import functools
 
 import jax
@@ -16,7 +15,7 @@ from pause_jax.learning.work import LocalWork
 from pause_jax.policies import Oort, Selection
 from tests.reference import oort as oracle
 from tests.reference.power_of_choice import inclusion, softmax_losses
-from tests.support.network import context, observation
+from tests.support.network import context, drawn, jitted, observation, off, play
 
 pytestmark = pytest.mark.slow
 
@@ -48,37 +47,36 @@ def slow_oort():
 
 @functools.cache
 def compiled():
-    """The policy's functions under jit."""
-    policy = CONFIG.build(NETWORK)
-    return policy._replace(select=jax.jit(policy.select), update=jax.jit(policy.update))
+    return jitted(CONFIG.build(NETWORK))
 
 
 @functools.cache
-def played(rounds=60):
-    """(round, available, chosen, state before, oracle before) of every round of a run."""
-    policy = compiled()
-    state, slow, rng, out = policy.init(), slow_oort(), np.random.default_rng(0), []
-    for t in range(1, rounds + 1):
-        available = rng.random(K) < 0.7
-        available[[t % K, (t + 1) % K, (t + 2) % K, (t + 3) % K]] = True
-        selection, _ = policy.select(jax.random.key(t), state, np.asarray(t), available)
-        chosen = np.asarray(selection.clients)
-        out.append((t, available, chosen.tolist(), state, copy.deepcopy(slow)))
-        latency = rng.uniform(0.05, 1.0, M).astype(np.float32)
-        # Utilities jump now and then, so that the pacer moves both ways.
-        square = (rng.uniform(0.5, 2.0, M) * (400 if (t - 1) // 5 % 4 == 3 else 1)).astype(
-            np.float32
-        )
-        state = policy.update(state, selection, observation(latency, square_loss=square))
-        slow.update(chosen.tolist(), latency.tolist(), square.tolist())
-    return out
+def played():
+    """A run of 60 rounds in which utilities jump now and then, so that the pacer moves."""
+    rng, t = np.random.default_rng(0), np.arange(1, 61)
+    available = rng.random((60, K)) < 0.7
+    available[t[:, None] - 1, (t[:, None] + np.arange(4)) % K] = True
+
+    def observe(t, selection):
+        square = rng.uniform(0.5, 2.0, M) * (400 if (t - 1) // 5 % 4 == 3 else 1)
+        return observation(rng.uniform(0.05, 1.0, M), square_loss=square)
+
+    return tuple(play(compiled(), available, observe))
+
+
+def replay():
+    """(round, available clients, the oracle before it) of our run."""
+    slow = slow_oort()
+    for each in played():
+        yield each, np.flatnonzero(each.available), slow
+        slow.update(each.chosen, each.seen.latency.tolist(), each.seen.square_loss.tolist())
 
 
 def test_scores_match_the_oracle():
     thresholds = []
-    for t, available, _, state, slow in played():
-        eligible = np.flatnonzero(available)
-        exploit, explore = map(np.asarray, scores_of(state, PRIOR, np.asarray(t), available))
+    for each, eligible, slow in replay():
+        t, state = each.round, each.state
+        exploit, explore = map(np.asarray, scores_of(state, PRIOR, np.asarray(t), each.available))
         for k, value in slow.exploit_scores(t, eligible).items():
             np.testing.assert_allclose(exploit[k], value, rtol=2e-4, atol=2e-5)
         for k, value in slow.explore_scores(eligible).items():
@@ -92,11 +90,11 @@ def test_scores_match_the_oracle():
 
 def test_numbers_and_pools_of_exploited_and_explored_clients():
     both = 0
-    for t, available, chosen, _, slow in played():
-        eligible = np.flatnonzero(available)
-        exploit = slow.exploit_scores(t, eligible) if slow.last else {}
+    for each, eligible, slow in replay():
+        chosen = each.chosen
+        exploit = slow.exploit_scores(each.round, eligible) if slow.last else {}
         explore = slow.explore_scores(eligible)
-        planned, _ = counts(t)
+        planned, _ = counts(each.round)
         num_explore = min(len(explore), M - planned)
         num_exploit = min(len(exploit), M - num_explore)
         exploited = [k for k in chosen if k in slow.last]
@@ -135,22 +133,15 @@ def test_shares_of_exploration():
 # --- draws within a pool
 
 
-@jax.jit
-def choices(config, state, round, keys):
-    """Cohorts of three, one for each key; tests of other numbers share the program."""
-    policy, everyone = config.build(context(SIZES, 3)), jnp.ones(K, bool)
-    return jax.vmap(lambda key: policy.select(key, state, round, everyone)[0].clients)(keys)
+def choice(key, before, round, available):
+    """A cohort of three; tests of other numbers share the program."""
+    config, state = before
+    return config.build(context(SIZES, 3)).select(key, state, round, available)
 
 
-def frequencies(state, t, **changes):
-    keys = jax.random.split(jax.random.key(0), 8000)
-    chosen = np.asarray(choices(CONFIG.replace(**changes), state, np.asarray(t), keys))
-    return np.bincount(chosen.ravel(), minlength=K) / len(chosen)
-
-
-def deviations(frequency, probability):
-    spread = np.sqrt(np.maximum(probability * (1 - probability), 1e-9) / 8000)
-    return np.abs(frequency - probability) / spread
+def members(state, t, **changes):
+    """Who is chosen in many draws, [draws, K]."""
+    return drawn(choice, 8000, (CONFIG.replace(**changes), state), t, np.ones(K, bool)) > 0
 
 
 def test_exploited_clients_are_drawn_by_score_above_the_cutoff():
@@ -165,26 +156,26 @@ def test_exploited_clients_are_drawn_by_score_above_the_cutoff():
     # All have been seen, so all three are exploited.
     pool = np.flatnonzero(score >= 0.3 * np.sort(score)[-3])
     assert 4 <= len(pool) < K
-    frequency = frequencies(state, 9, cutoff=0.3)
+    found = members(state, 9, cutoff=0.3)
     probability = np.zeros(K)
     probability[pool] = inclusion(score[pool], 3)
-    assert deviations(frequency, probability).max() < 4.5
+    assert off(found, probability).max() < 4.5
     # Negative controls: uniform within the pool, and draws from all clients.
     uniform = np.zeros(K)
     uniform[pool] = 3 / len(pool)
-    assert deviations(frequency, uniform).max() > 20
-    assert deviations(frequency, inclusion(score, 3)).max() > 20
+    assert off(found, uniform).max() > 20
+    assert off(found, inclusion(score, 3)).max() > 20
 
 
 def test_explored_clients_are_drawn_by_prior_within_the_window():
     state = CONFIG.build(NETWORK).init()
     prior = np.array(list(slow_oort().explore_scores(range(K)).values()))
-    frequency = frequencies(state, 1, exploration=1.0, window=2.75)
+    found = members(state, 1, exploration=1.0, window=2.75)
     pool = np.argsort(-prior)[:9]  # 8.25, rounded up
     probability = np.zeros(K)
     probability[pool] = inclusion(prior[pool], 3)
-    assert deviations(frequency, probability).max() < 4.5
-    assert deviations(frequency, inclusion(prior, 3)).max() > 20
+    assert off(found, probability).max() < 4.5
+    assert off(found, inclusion(prior, 3)).max() > 20
 
 
 # --- pacer
@@ -283,13 +274,11 @@ def test_utility_is_samples_times_root_mean_square_loss():
 
 
 def test_diverged_client_does_not_break_selection():
-    policy = compiled()
-    state = policy.init()
-    for t in range(1, 40):
-        available = np.arange(K) % 8 != t % 8
-        selection, _ = policy.select(jax.random.key(t), state, np.asarray(t), available)
-        clients = np.asarray(selection.clients)
-        assert available[clients].all()
-        assert len(set(clients)) == M
-        square = [np.nan, np.inf, 1.0][t % 3]
-        state = policy.update(state, selection, observation(np.ones(M), square_loss=square))
+    available = [np.arange(K) % 8 != t % 8 for t in range(1, 40)]
+
+    def diverged(t, selection):
+        return observation(np.ones(M), square_loss=[np.nan, np.inf, 1.0][t % 3])
+
+    for each in play(compiled(), available, diverged):
+        assert each.available[each.selection.clients].all()
+        assert len(set(each.chosen)) == M

@@ -1,3 +1,5 @@
+"""Rules of the plain policies, and of all that no other test holds to them with unequal data."""
+
 import functools
 import itertools
 from typing import Any
@@ -13,23 +15,23 @@ from pause_jax.bandit import ClientStats
 from pause_jax.config import canonical, validate
 from pause_jax.learning import Partition
 from pause_jax.policies import (
+    NAMED,
     Answer,
     E3cs,
     F3ast,
     FedCor,
     Genie,
     HicsFl,
-    Info,
     Polaris,
     Policy,
     Random,
-    Selection,
     named,
 )
 from pause_jax.rng import keys as named_keys
 from pause_jax.run.setup import learner_of, setup_of
-from tests.support.network import observation
-from tests.support.runs import MAY_LEAVE_EMPTY, QUICK, WITH_REPETITION
+from tests.reference.power_of_choice import inclusion
+from tests.support.network import observation, off
+from tests.support.runs import QUICK
 
 pytestmark = pytest.mark.slow
 
@@ -37,17 +39,24 @@ K, M = 7, 3
 SIZES = np.asarray([5, 1, 9, 3, 20, 2, 10])
 # The smallest have the best data: weights by size are not those by quality.
 QUALITY = np.asarray([0.75, 1.0, 0.5, 1.0, 0.25, 0.75, 0.5])
-# They differ in their states, in what they ask and in how they fill a cohort; test_contracts.py and
-# test_rounds.py hold all to the same rules, with equal data.
-POLICIES = (
-    *("all", "bsfl", "clustered_size", "cs_ucb_q", "e3cs", "fastest", "fedcor", "fedcs", "genie"),
-    *("greedyfed", "hics_fl", "md_sampling", "noise_sampling", "oort", "pause", "pause_ucb_v"),
-    *("power_of_choice", "random", "rbcs_f", "refl", "round_robin"),
-)
+# The files of the other policies hold them to these rules; all meet test_contracts.py.
+BY_SIZE = ("all", "bsfl", "fastest", "genie", "pause", "random")
+POLICIES = (*BY_SIZE, "fedcor", "greedyfed", "noise_sampling", "round_robin")
 
 
-def build(config: SimConfig, sizes: jax.Array) -> Policy:
-    """The policy of a config in a network with the given data sizes, in a trace."""
+def test_every_policy_has_a_description():
+    assert len(NAMED) >= 18
+    for policy in NAMED.values():
+        assert policy.name
+        assert policy.summary
+        assert policy.observes
+        assert policy.assumes
+        assert policy.reference
+
+
+def build(config: SimConfig) -> Policy:
+    """The policy of a config in a network with these data sizes, in a trace."""
+    sizes = jnp.asarray(SIZES, jnp.int32)
     partition = Partition(
         order=jnp.zeros(0, jnp.int32),
         start=jnp.cumsum(sizes) - sizes,
@@ -63,200 +72,101 @@ def network(policy: str) -> SimConfig:
     return canonical(SimConfig(num_clients=K, num_selected=M, policy=QUICK[policy], learning=None))
 
 
-def ask(policy: Policy, key: Any, state: Any, round: Any, available: Any) -> Any:
-    """The state after the policy's query; losses grow with the client's number."""
-    if policy.query is None:
-        return state
-    clients, asked = policy.query.ask(key, state, round, available)
-    chex.assert_type([clients, asked], [jnp.int32, bool])
-    chex.assert_equal_shape([clients, asked])
-    answer = Answer(loss=1.0 + clients, features=jnp.ones((clients.shape[0], 1)))
-    return policy.query.receive(state, clients, asked, answer)
+@jax.jit
+@functools.partial(jax.vmap, in_axes=(None, 0, 0, 0))
+def played(config: SimConfig, key: Any, available: Any, latency: Any) -> Any:
+    """(cohorts, their weights, the state in the end) of a run, with a row of masks per round."""
+    policy = build(config)
+
+    def play(state: Any, inputs: Any) -> Any:
+        round, available, latency = inputs
+        round_key = jax.random.fold_in(key, round)
+        if policy.query is not None:
+            # Losses grow with the client's number.
+            clients, asked = policy.query.ask(round_key, state, round, available)
+            answer = Answer(loss=1.0 + clients, features=jnp.ones((clients.shape[0], 1)))
+            state = policy.query.receive(state, clients, asked, answer)
+        selection, _ = policy.select(round_key, state, round, available)
+        seen = observation(latency[selection.clients], loss=latency[selection.clients])
+        return policy.update(state, selection, seen), selection
+
+    rounds = jnp.arange(1, available.shape[0] + 1)
+    state, selection = jax.lax.scan(play, policy.init(), (rounds, available, latency))
+    return *selection, state
 
 
-class Harness:
-    """A policy's functions under jit and vmap, over config numbers, data sizes and keys.
-
-    ``play`` starts from ``init``, plays rounds with the given masks and returns what was chosen.
-    """
-
-    def __init__(self, policy: str):
-        self.name = policy
-        self.config = network(policy)
-        self.cohort = self.config.cohort_size
-        self._play = jax.jit(jax.vmap(self._one, in_axes=(None, None, 0, 0, 0)))
-
-    def _one(
-        self, config: SimConfig, sizes: Any, key: Any, available: Any, latency: Any
-    ) -> tuple[Selection, Info, Any]:
-        policy = build(config, sizes)
-
-        def play(state: Any, inputs: Any) -> Any:
-            round, available, latency = inputs
-            round_key = jax.random.fold_in(key, round)
-            heard = ask(policy, jax.random.fold_in(round_key, 1), state, round, available)
-            selection, info = policy.select(round_key, heard, round, available)
-            seen = observation(latency[selection.clients], loss=latency[selection.clients])
-            new = policy.update(heard, selection, seen)
-            chex.assert_trees_all_equal_shapes_and_dtypes(new, state)
-            return new, (selection, info)
-
-        rounds = jnp.arange(1, available.shape[0] + 1)
-        start = policy.init()
-        state, (selection, info) = jax.lax.scan(play, start, (rounds, available, latency))
-        return selection, info, state
-
-    def play(self, available, *, config=None):
-        """``available`` is bool [runs, rounds, K]."""
-        runs, rounds, _ = available.shape
-        keys = jax.random.split(jax.random.key(0), runs)
-        latency = jax.random.uniform(jax.random.key(1), (runs, rounds, K), minval=0.05)
-        played = self._play(
-            self.config if config is None else canonical(config),
-            np.asarray(SIZES, np.int32),
-            keys,
-            available,
-            latency,
-        )
-        return jax.device_get(played)
-
-    @functools.cached_property
-    def plain(self):
-        """What is chosen at each availability: several tests look at it."""
-        return functools.cache(lambda probability: self.play(masks(probability)))
+# Ten runs each with all clients, with most, with few and with nobody; one client is never there.
+PROBABILITIES, ROUNDS = (1.0, 0.7, 0.2, 0.0), 12
+RUNS = 10 * len(PROBABILITIES)
+CHANCES = np.repeat(PROBABILITIES, 10)[:, None, None]
+MASKS = np.random.default_rng(0).random((RUNS, ROUNDS, K)) < CHANCES
+MASKS[5::10, :, 4] = False
 
 
-@functools.cache
-def harness_of(policy: str) -> Harness:
-    return Harness(policy)
+def play(config: SimConfig) -> Any:
+    keys = jax.random.split(jax.random.key(0), RUNS)
+    latency = jax.random.uniform(jax.random.key(1), (RUNS, ROUNDS, K), minval=0.05)
+    return jax.device_get(played(canonical(config), keys, MASKS, latency))
 
 
-@pytest.fixture(params=POLICIES)
-def harness(request) -> Harness:
-    return harness_of(request.param)
-
-
-RUNS, ROUNDS = 10, 12
-
-
-def masks(probability: float) -> np.ndarray:
-    return np.random.default_rng(0).random((RUNS, ROUNDS, K)) < probability
-
-
-@pytest.mark.parametrize("probability", [1.0, 0.7, 0.2, 0.0])
-def test_selection_honours_the_contract(harness, probability):
-    available = masks(probability)
-    (clients, weights), info, _ = harness.plain(probability)
-    chex.assert_shape([clients, weights], (RUNS, ROUNDS, harness.cohort))
+@pytest.mark.parametrize("name", POLICIES)
+def test_cohorts_weights_and_statistics_follow_availability_and_data(name):
+    config = network(name)
+    clients, weights, state = play(config)
+    chex.assert_shape([clients, weights], (RUNS, ROUNDS, config.cohort_size))
     chex.assert_type([clients, weights], [np.int32, np.float32])
-    chex.assert_shape(info, (RUNS, ROUNDS))
     assert clients.min() >= 0
     assert clients.max() < K
     assert np.all(np.diff(np.sort(clients, axis=-1), axis=-1) > 0), "a client twice in a cohort"
-    assert np.all(weights >= 0)
-    present = np.take_along_axis(available, clients, axis=-1)
-    anyone = available.any(axis=-1)
-    assert not np.any((weights > 0) & ~present), "an absent client takes part"
-    if harness.name in MAY_LEAVE_EMPTY:
-        anyone = (weights > 0).any(axis=-1)
-    elif harness.name in WITH_REPETITION:
-        np.testing.assert_array_equal((weights > 0).any(axis=-1), anyone)
-    else:
-        np.testing.assert_array_equal(weights > 0, present)
-        slots = np.minimum(available.sum(axis=-1), harness.cohort)
-        np.testing.assert_array_equal(present.sum(axis=-1), slots)
+    present = np.take_along_axis(MASKS, clients, axis=-1)
+    np.testing.assert_array_equal(weights > 0, present)
+    slots = np.minimum(MASKS.sum(axis=-1), config.cohort_size)
+    np.testing.assert_array_equal(present.sum(axis=-1), slots)
     total = weights.sum(axis=-1, dtype=np.float64)
-    np.testing.assert_allclose(total, np.where(anyone, 1, 0), rtol=1e-5)
-
-
-@pytest.mark.parametrize("policy", ["pause", "bsfl", "genie", "random", "fastest", "all"])
-def test_weights_are_proportional_to_data_of_participants(policy):
-    available = masks(0.5)
-    (clients, weights), *_ = harness_of(policy).play(available)
-    size = np.where(np.take_along_axis(available, clients, axis=-1), SIZES[clients], 0)
-    expected = size / np.maximum(size.sum(axis=-1, keepdims=True), 1)
-    np.testing.assert_allclose(weights, expected, rtol=1e-5)
-
-
-def test_state_changes_only_for_chosen_clients(harness):
-    available = masks(0.3)
-    available[:, :, 4] = False
-    (clients, weights), _, state = harness.play(available)
+    np.testing.assert_allclose(total, np.where(slots, 1, 0), rtol=1e-5)
+    if name in BY_SIZE:
+        size = np.where(present, SIZES[clients], 0)
+        expected = size / np.maximum(size.sum(axis=-1, keepdims=True), 1)
+        np.testing.assert_allclose(weights, expected, rtol=1e-5)
     if isinstance(state, ClientStats):
-        counts = np.zeros((RUNS, K), int)
-        for run in range(RUNS):
-            took_part = clients[run][weights[run] > 0]
-            counts[run] = np.bincount(took_part, minlength=K)
+        counts = ((clients[..., None] == np.arange(K)) & present[..., None]).sum(axis=(1, 2))
         np.testing.assert_array_equal(state.counts, counts)
-        assert np.all(state.mean_speed[counts == 0] == 0)
-        assert np.all(state.mean_speed[counts > 0] > 0)
-    for leaf in jax.tree.leaves(state):
-        assert not np.any(np.isnan(leaf))
+        np.testing.assert_array_equal(state.mean_speed > 0, counts > 0)
+    assert not any(np.isnan(leaf).any() for leaf in jax.tree.leaves(state))
 
 
 # --- each policy's own rule
 
 
-def first_round(name: str, draws: int, sizes: np.ndarray = SIZES) -> np.ndarray:
-    """Chosen clients of the first round, [draws, m], for as many keys."""
-    config = network(name)
-
-    @jax.jit
-    def choose(keys: jax.Array, sizes: Any) -> jax.Array:
-        policy, everyone = build(config, sizes), jnp.ones(K, bool)
-
-        def one(key: jax.Array) -> jax.Array:
-            return policy.select(key, policy.init(), jnp.asarray(1), everyone)[0].clients
-
-        return jax.vmap(one)(keys)
-
-    keys = jax.random.split(jax.random.key(8), draws)
-    return np.asarray(choose(keys, np.asarray(sizes, np.int32)))
+def selecting(config: SimConfig) -> Any:
+    """The policy's choice under jit, which builds it too."""
+    return jax.jit(lambda *given: build(config).select(*given))
 
 
-def assert_frequencies(clients: np.ndarray, probability: np.ndarray, draws: int) -> None:
-    """Each client's frequency is within 4.5 standard deviations of its probability."""
-    frequency = np.bincount(clients.ravel(), minlength=K) / draws
-    deviation = np.sqrt(probability * (1 - probability) / draws)
-    assert np.all(np.abs(frequency - probability) < 4.5 * deviation), (frequency, probability)
+def first_cohorts(name: str) -> np.ndarray:
+    """Chosen clients of 8,000 first rounds, [draws, m]."""
+    keys = jax.random.split(jax.random.key(8), 8000)
+    choose = jax.vmap(selecting(network(name)), in_axes=(0, None, None, None))
+    return np.asarray(choose(keys, (), 1, np.ones(K, bool))[0].clients)
 
 
-def sequential_draws(weight: np.ndarray, m: int) -> np.ndarray:
-    """Probability of each client to be drawn, one after the other, each among those left."""
-    inclusion = np.zeros(len(weight))
-    for order in itertools.permutations(range(len(weight)), m):
-        left, probability = float(weight.sum()), 1.0
-        for client in order:
-            probability *= weight[client] / left
-            left -= weight[client]
-        inclusion[list(order)] += probability
-    return inclusion
+def members(clients: np.ndarray) -> np.ndarray:
+    """Mask of the clients in each row, [draws, K]."""
+    return (clients[:, :, None] == np.arange(K)).any(axis=1)
 
 
 def test_random_uniform_includes_every_client_equally_often():
-    draws = 8000
-    clients = first_round("random", draws)
-    assert_frequencies(clients, np.full(K, M / K), draws)
+    clients = first_cohorts("random")
+    assert off(members(clients), np.full(K, M / K)).max() < 4.5
     pairs = {tuple(sorted(row)) for row in clients}
     assert len(pairs) == 35, "every set of three is possible"
 
 
 def test_random_by_data_draws_successively_by_size():
-    draws = 8000
-    clients = first_round("random_by_data", draws)
-    assert_frequencies(clients[:, :1], SIZES / SIZES.sum(), draws)
-    inclusion = sequential_draws(SIZES, M)
-    np.testing.assert_allclose(inclusion.sum(), M)
-    assert_frequencies(clients, inclusion, draws)
-    # The data sizes do matter.
-    with pytest.raises(AssertionError):
-        assert_frequencies(clients, np.full(K, M / K), draws)
-
-
-def selecting(config: SimConfig) -> Any:
-    """The policy's choice under jit, which builds it too."""
-    sizes = np.asarray(SIZES, np.int32)
-    return jax.jit(lambda *given: build(config, jnp.asarray(sizes)).select(*given))
+    clients = first_cohorts("random_by_data")
+    assert off(members(clients[:, :1]), SIZES / SIZES.sum()).max() < 4.5
+    assert off(members(clients), inclusion(SIZES, M)).max() < 4.5
+    assert off(members(clients), np.full(K, M / K)).max() > 20, "the data sizes do matter"
 
 
 def test_fastest_takes_available_clients_with_least_expected_latency():
@@ -300,9 +210,7 @@ def test_genie_matches_brute_force_with_true_speeds():
 
 def test_bsfl_ignores_the_privacy_weight_and_pause_does_not():
     def cohorts(policy: str, gamma: float) -> np.ndarray:
-        harness = harness_of(policy)
-        config = harness.config.override({"reward.alpha": 1.0, "reward.gamma": gamma})
-        return harness.play(np.ones((RUNS, ROUNDS, K), bool), config=config)[0].clients
+        return play(network(policy).override({"reward.alpha": 1.0, "reward.gamma": gamma}))[0]
 
     np.testing.assert_array_equal(cohorts("bsfl", 0.0), cohorts("bsfl", 50.0))
     assert not np.array_equal(cohorts("pause", 0.0), cohorts("pause", 50.0))

@@ -8,23 +8,15 @@ import numpy as np
 import pytest
 
 from pause_jax import ConfigError, SimConfig, simulate
-from pause_jax.policies import Answer, PowerOfChoice
+from pause_jax.policies import Answer, PowerOfChoice, Selection
 from tests.reference import power_of_choice as oracle
-from tests.support.network import context, observation
+from tests.support.network import context, drawn, jitted, observation, off, play
 
 pytestmark = pytest.mark.slow
 
 SIZES = np.array([5, 1, 9, 3, 20, 2, 10])
 K, M, D = len(SIZES), 2, 4
-FIRST = np.asarray(1)
-
-
-def frequencies(draws, num_clients):
-    return np.bincount(np.ravel(draws), minlength=num_clients) / len(draws)
-
-
-def deviations(frequency, probability, draws):
-    return np.abs(frequency - probability) / np.sqrt(probability * (1 - probability) / draws)
+EVERYONE = np.ones(K, bool)
 
 
 # --- candidates
@@ -32,36 +24,36 @@ def deviations(frequency, probability, draws):
 
 @functools.cache
 def candidates(loss):
-    """Candidates of many first rounds [n, D]: as asked, or, without a query, as chosen of m = D."""
+    """Ranks of candidates in many first rounds [n, K], 0 of others: as asked, or, without a query,
+    as chosen of m = D.
+    """
     config = PowerOfChoice(loss=loss, candidates=D)
     policy = config.build(context(SIZES, D if loss == "stale" else M))
-    everyone = jnp.ones(K, bool)
 
-    def one(key):
+    def ask(key, state, round, available):
         if loss == "stale":
-            return policy.select(key, policy.init(), FIRST, everyone)[0].clients
-        return policy.query.ask(key, policy.init(), FIRST, everyone)[0]
+            clients = policy.select(key, state, round, available)[0].clients
+        else:
+            clients = policy.query.ask(key, state, round, available)[0]
+        return Selection(clients, 1.0 + jnp.arange(D)), None
 
-    return np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), 8000)))
+    return drawn(ask, 8000, policy.init(), 1, EVERYONE)
 
 
-@pytest.mark.parametrize("loss", ["full", "batch", "stale"])
+@pytest.mark.parametrize("loss", ["full", "stale"])
 def test_candidates_are_drawn_by_data_size_without_replacement(loss):
-    drawn = candidates(loss)
-    assert (np.diff(np.sort(drawn, axis=1), axis=1) > 0).all()
-    frequency = frequencies(drawn, K)
-    assert deviations(frequency, oracle.inclusion(SIZES, D), len(drawn)).max() < 4.5
+    members = candidates(loss) > 0
+    np.testing.assert_array_equal(members.sum(axis=1), D)
+    assert off(members, oracle.inclusion(SIZES, D)).max() < 4.5
     # Negative controls: uniform candidates (FedLab), and probabilities in proportion to size.
-    assert deviations(frequency, np.full(K, D / K), len(drawn)).max() > 20
-    capped = np.minimum(D * SIZES / SIZES.sum(), 0.999)
-    assert deviations(frequency, capped, len(drawn)).max() > 20
+    assert off(members, np.full(K, D / K)).max() > 20
+    assert off(members, np.minimum(D * SIZES / SIZES.sum(), 0.999)).max() > 20
 
 
 def test_the_first_candidate_is_drawn_in_proportion_to_size():
-    first = candidates("full")[:, :1]
-    share = SIZES / SIZES.sum()
-    assert deviations(frequencies(first, K), share, len(first)).max() < 4.5
-    assert deviations(frequencies(first, K), np.full(K, 1 / K), len(first)).max() > 20
+    first = candidates("full") == 1
+    assert off(first, SIZES / SIZES.sum()).max() < 4.5
+    assert off(first, np.full(K, 1 / K)).max() > 20
 
 
 @pytest.mark.parametrize(
@@ -88,61 +80,56 @@ def test_schedules(schedule, expected):
 
 
 def test_chosen_clients_have_the_largest_losses_among_candidates():
-    policy = PowerOfChoice(candidates=D).build(context(SIZES, M))
-    ask, receive, select = (
-        jax.jit(f) for f in (policy.query.ask, policy.query.receive, policy.select)
-    )
+    policy = jitted(PowerOfChoice(candidates=D).build(context(SIZES, M)))
     rng = np.random.default_rng(0)
-    state, by_position, by_old_loss = policy.init(), 0, 0
-    for t in range(1, 60):
-        available = rng.random(K) < 0.8
-        key, round = jax.random.key(t), np.asarray(t)
-        loss = rng.uniform(0, 3, K).astype(np.float32)
-        clients, asked = ask(key, state, round, available)
-        answer = Answer(loss[np.asarray(clients)], np.ones((D, 1), np.float32))
-        state = receive(state, clients, asked, answer)
-        selection, _ = select(jax.random.key(100 + t), state, round, available)
-        among = np.asarray(clients)[np.asarray(asked)].tolist()
-        assert len(among) == min(D, available.sum())
-        weights = np.asarray(selection.weights)
-        chosen = set(np.asarray(selection.clients)[weights > 0].tolist())
+    losses = rng.uniform(0, 3, (60, K)).astype(np.float32)
+    by_position, by_old_loss = 0, 0
+
+    def answer(t, clients):
+        asking.append(clients)
+        return Answer(losses[t, clients], np.ones((D, 1), np.float32))
+
+    asking: list[np.ndarray] = []
+    available = rng.random((59, K)) < 0.8
+    for each in play(policy, available, lambda *_: observation(np.ones(M)), answer):
+        loss, among = losses[each.round], asking[-1][each.asked].tolist()
+        assert len(among) == min(D, each.available.sum())
+        chosen, active = set(each.chosen), each.selection.active
         assert chosen == oracle.largest(among, loss, M)
         # The plain mean of those that take part.
-        np.testing.assert_allclose(weights[weights > 0], 1 / max(len(chosen), 1), rtol=1e-6)
-        if available.all():
-            wrong = oracle.largest_by_position(among, loss, M, list(range(K)))
-            by_position += chosen != wrong
+        np.testing.assert_allclose(
+            each.selection.weights[active], 1 / max(len(chosen), 1), rtol=1e-6
+        )
+        if each.available.all():
+            by_position += chosen != oracle.largest_by_position(among, loss, M, list(range(K)))
         # Old answers of clients that are not asked now do not count.
-        by_old_loss += chosen != oracle.largest(np.flatnonzero(available), state.loss, M)
+        present, known = np.flatnonzero(each.available), np.asarray(each.state.loss)
+        by_old_loss += chosen != oracle.largest(present, known, M)
     assert by_position >= 5
     assert by_old_loss >= 5
 
 
 def test_ties_are_broken_at_random():
     policy = PowerOfChoice(candidates=K).build(context(SIZES, M))
-    state = policy.init()._replace(loss=jnp.ones(K), candidates=jnp.ones(K, bool))
-
-    def one(key):
-        return policy.select(key, state, FIRST, jnp.ones(K, bool))[0].clients
-
-    chosen = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(1), 4000)))
-    assert deviations(frequencies(chosen, K), np.full(K, M / K), len(chosen)).max() < 4.5
-    by_size = oracle.inclusion(SIZES, M)
-    assert deviations(frequencies(chosen, K), by_size, len(chosen)).max() > 10
+    state = policy.init()._replace(loss=jnp.ones(K), candidates=EVERYONE)
+    members = drawn(policy.select, 4000, state, 1, EVERYONE) > 0
+    assert off(members, np.full(K, M / K)).max() < 4.5
+    assert off(members, oracle.inclusion(SIZES, M)).max() > 10
 
 
 def test_stale_losses_rank_unchosen_clients_first():
     policy = PowerOfChoice(loss="stale", candidates=K).build(context(SIZES, M))
     assert policy.query is None
-    select, update = jax.jit(policy.select), jax.jit(policy.update)
     rng = np.random.default_rng(1)
-    state, latest, total, count = policy.init(), np.full(K, np.inf), np.zeros(K), np.zeros(K)
-    differs = 0
-    for t in range(1, 50):
-        available = np.ones(K, bool) if t < 5 else rng.random(K) < 0.8
-        selection, _ = select(jax.random.key(t), state, np.asarray(t), available)
-        clients, weights = np.asarray(selection.clients), np.asarray(selection.weights)
-        chosen, present = clients[weights > 0], np.flatnonzero(available)
+    latest, total, count = np.full(K, np.inf), np.zeros(K), np.zeros(K)
+    differs, available = 0, rng.random((49, K)) < 0.8
+    available[:4] = True
+
+    def observe(t, selection):
+        return observation(np.ones(M), loss=rng.uniform(0, 3, M))
+
+    for each in play(jitted(policy), available, observe):
+        chosen, present = each.chosen, np.flatnonzero(each.available)
         np.testing.assert_allclose(
             np.sort(latest[chosen]), np.sort(latest[present])[::-1][: len(chosen)][::-1]
         )
@@ -150,10 +137,8 @@ def test_stale_losses_rank_unchosen_clients_first():
         if (count > 0).all():
             # A running average, as in DanBenAmi's program, is another rule.
             differs += set(chosen) != oracle.largest(present, total / count, M)
-        loss = rng.uniform(0, 3, M).astype(np.float32)
-        state = update(state, selection, observation(np.ones(M), loss=loss))
-        latest[chosen] = loss[weights > 0]
-        total[chosen] += loss[weights > 0]
+        latest[chosen] = each.seen.loss[each.selection.active]
+        total[chosen] += latest[chosen]
         count[chosen] += 1
     assert differs >= 5
 

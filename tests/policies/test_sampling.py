@@ -3,7 +3,6 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from pause_jax.policies import ClusteredSize, MdSampling, RoundRobin
 from pause_jax.policies.sampling import size_distributions
 from tests.reference.policies import poured_bins
-from tests.support.network import context, observation
+from tests.support.network import context, drawn, jitted, observation, play
 
 M = 4
 # The third client holds more than 1/m of the data.
@@ -25,22 +24,11 @@ sizes_of_data = st.sampled_from([5, 8]).flatmap(
 distributions = jax.jit(size_distributions, static_argnums=1)
 
 
-def weights_of(config, draws=20_000, available=None, sizes=SIZES):
+@functools.cache
+def weights_of(config):
     """Aggregation weight of each client in many independent rounds, [draws, K]."""
-    mask = np.ones(len(sizes), bool) if available is None else available
-    keys = jax.random.split(jax.random.key(0), draws)
-    return np.asarray(drawn(config, tuple(sizes.tolist()), keys, mask))
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def drawn(config, sizes, keys, mask):
-    policy = config.build(context(sizes, M))
-
-    def one(key):
-        selection, _ = policy.select(key, policy.init(), jnp.asarray(1), mask)
-        return jnp.zeros(len(sizes)).at[selection.clients].add(selection.weights)
-
-    return jax.vmap(one)(keys)
+    policy = config.build(context(SIZES, M))
+    return drawn(policy.select, 20_000, policy.init(), 1, np.ones(len(SIZES), bool))
 
 
 @pytest.mark.slow
@@ -83,26 +71,21 @@ def test_variance_matches_closed_form_and_clustered_is_at_most_md():
     assert (clustered <= md + 4e-4).all()
 
 
-def turns(policy, masks):
+def turns(config, m, masks):
     """The cohorts of some rounds, in which these clients are available."""
-    select, update = jax.jit(policy.select), jax.jit(policy.update)
-    state, seen = policy.init(), []
-    for t, mask in enumerate(masks, start=1):
-        selection, _ = select(jax.random.key(t), state, np.asarray(t), np.asarray(mask, bool))
-        state = update(state, selection, observation(np.ones(len(selection.clients))))
-        seen.append(selection.clients.tolist())
-    return seen
+    policy = jitted(config.build(context(np.ones(len(masks[0])), m)))
+    rounds = play(policy, np.array(masks, bool), lambda *_: observation(np.ones(m)))
+    return [each.selection.clients.tolist() for each in rounds]
 
 
 def test_round_robin_takes_turns_and_skips_the_absent():
     masks = [[1, 1, 1, 1, 1]] * 3 + [[1, 0, 1, 1, 1]]
-    seen = turns(RoundRobin().build(context(np.ones(5), m=2)), masks)
-    assert seen == [[0, 1], [2, 3], [4, 0], [2, 3]]
+    assert turns(RoundRobin(), 2, masks) == [[0, 1], [2, 3], [4, 0], [2, 3]]
 
 
 def test_shuffled_round_robin_visits_every_client_once():
     num_clients, m = 40, 4
-    policy = RoundRobin(order="shuffled").build(context(np.ones(num_clients), m=m))
-    seen = turns(policy, np.ones((num_clients // m, num_clients)))
+    masks = np.ones((num_clients // m, num_clients))
+    seen = turns(RoundRobin(order="shuffled"), m, masks)
     assert sorted(np.ravel(seen)) == list(range(num_clients))
     assert min(np.ptp(seen, axis=1)) > m - 1

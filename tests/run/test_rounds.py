@@ -50,7 +50,7 @@ from tests.support.runs import (
 pytestmark = pytest.mark.slow
 
 # Those that a round treats differently: who searches, asks, reads losses, knows the latencies,
-# leaves slots empty or has more of them. The contract of every policy is in test_policies.
+# leaves slots empty or has more of them. The contract of every policy is in test_contracts.
 POLICIES = [
     "pause", "random", "fastest", "all", "genie", "oort", "power_of_choice", "fedcs", "refl",
     "md_sampling",
