@@ -1,5 +1,4 @@
 import itertools
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,6 @@ from pause_jax.bandit.reward import (
     generalization_reward,
     problem_of,
 )
-from pause_jax.privacy import Geometric
 from tests.reference import oracles
 
 K, M = 6, 2
@@ -96,16 +94,3 @@ def test_cohort_value_skips_empty_slots():
     clients, value = np.arange(4), jax.jit(cohort_value)
     assert value(index, terms, clients, np.array([True, False, True, False])) == 2.0 + 1.25
     assert np.isnan(value(index, terms, clients, np.zeros(4, bool)))
-
-
-def test_p_is_the_exponential_of_the_count_for_the_geometric_schedule():
-    counts = np.arange(400)
-    with jax.enable_x64(True):
-        for decay in (0.001, 0.04, 1.0):
-            p = Geometric(decay=decay).remaining(jnp.asarray(counts))
-            np.testing.assert_allclose(p, np.exp(-decay * counts), rtol=1e-14)
-            by_sum = oracles.remaining(partial(oracles.geometric_epsilon, 7, decay), 7, 30)
-            np.testing.assert_allclose(np.asarray(p)[30], by_sum, rtol=1e-12, atol=1e-14)
-    p = Geometric(decay=0.04).remaining(jnp.asarray(counts))
-    np.testing.assert_allclose(p, np.exp(-0.04 * counts), rtol=3e-6)
-    assert np.asarray(p)[0] == 1.0

@@ -3,7 +3,6 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,7 +15,7 @@ from pause_jax.policies.clustered import (
     similarity_distributions,
 )
 from tests.reference import clustered as oracle
-from tests.support.network import context, observation
+from tests.support.network import context, drawn, groups_of, jitted, observation, received
 
 pytestmark = pytest.mark.slow
 
@@ -89,18 +88,14 @@ def test_client_larger_than_a_bin_keeps_its_share():
 # --- the clusters
 
 
-def groups_of(label):
-    return sorted(sorted(np.flatnonzero(label == c).tolist()) for c in set(np.asarray(label)))
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_clusters_are_ward_clusters_cut_at_full_bins(seed):
-    rng = np.random.default_rng(seed)
-    distance, mass = random_distance(rng, 9), rng.integers(1, 10, 9) * 3
-    capacity = float(max(mass.sum() / 3, mass.max()))
-    found = groups_of(_clusters(distance, mass.astype(float), capacity))
-    assert found == oracle.ward_clusters(distance, mass.tolist(), capacity)
-    assert all(sum(mass[i] for i in group) <= capacity for group in found)
+def test_clusters_are_ward_clusters_cut_at_full_bins():
+    rng = np.random.default_rng(0)
+    for _ in range(12):
+        distance, mass = random_distance(rng, 9), rng.integers(1, 10, 9) * 3
+        capacity = float(max(mass.sum() / 3, mass.max()))
+        found = groups_of(_clusters(distance, mass.astype(float), capacity))
+        assert found == oracle.ward_clusters(distance, mass.tolist(), capacity)
+        assert all(sum(mass[i] for i in group) <= capacity for group in found)
 
 
 # --- the distances
@@ -114,13 +109,9 @@ UPDATES[5] = -UPDATES[1]
 
 def test_distances_match_numpy():
     turned = np.asarray(jax.jit(arccos)(UPDATES))
-    angle = np.zeros((6, 6))
-    for i in range(6):
-        for j in range(6):
-            a, b = UPDATES[i].astype(float), UPDATES[j].astype(float)
-            scale = np.linalg.norm(a) * np.linalg.norm(b)
-            if scale > 0:
-                angle[i, j] = np.arccos(np.clip(a @ b / scale, -1, 1))
+    norm = np.linalg.norm(UPDATES.astype(float), axis=1)
+    cosine = UPDATES.astype(float) @ UPDATES.T / np.maximum(np.outer(norm, norm), 1e-30)
+    angle = np.where(np.outer(norm, norm) > 0, np.arccos(np.clip(cosine, -1, 1)), 0)
     # The arc cosine is steep at 1: float32 leaves 1e-3 there.
     np.testing.assert_allclose(turned, angle, atol=2e-3)
     assert turned[1, 5] > 3.1
@@ -131,43 +122,24 @@ def test_distances_match_numpy():
 
 
 SIZES, M = np.array([4, 3, 3, 2, 4, 3, 3, 2]), 2
+EVERYONE = np.ones(8, bool)
 
 
-class Compiled:
-    """A policy, and its programs."""
-
-    def __init__(self, config, sizes=tuple(SIZES), m=M):
-        self.sizes, self.m = sizes, m
-        self.policy = config.build(context(sizes, m, update_size=3))
-        self.update = jax.jit(self.policy.update)
-        self._draw = jax.jit(self._weights)
-
-    def _weights(self, state, keys, available):
-        def one(key):
-            selection, _ = self.policy.select(key, state, jnp.asarray(2), available)
-            return jnp.zeros(8).at[selection.clients].add(selection.weights)
-
-        return jax.lax.map(one, keys)
-
-    def learned(self, updates):
-        """The state after every client's update was seen, m at a time."""
-        updates = np.asarray(updates, np.float32)
-        state, m = self.policy.init(), self.m
-        for first in range(0, len(self.sizes), m):
-            clients = np.arange(first, first + m)
-            selection = Selection(clients, np.full(m, 1 / m, np.float32))
-            state = self.update(state, selection, observation(np.ones(m), update=updates[clients]))
-        np.testing.assert_array_equal(state, updates)
-        return state
-
-    def weights(self, state, draws=100, available=None):
-        """Aggregation weight of each client in many independent rounds, [draws, K]."""
-        keys = jax.random.split(jax.random.key(7), draws)
-        everyone = np.ones(8, bool)
-        return np.asarray(self._draw(state, keys, everyone if available is None else available))
+@functools.cache
+def compiled(config, sizes=tuple(SIZES), m=M):
+    return jitted(config.build(context(sizes, m, update_size=3)))
 
 
-compiled = functools.cache(Compiled)
+def learned(policy, updates, m=M):
+    """The state after every client's update was seen, m at a time."""
+    state = received(policy, np.asarray(updates, np.float32), m)
+    np.testing.assert_array_equal(state, updates.astype(np.float32))
+    return state
+
+
+def weights(policy, state, draws=100, available=EVERYONE):
+    """Aggregation weight of each client in many independent rounds, [draws, K]."""
+    return drawn(policy.select, draws, state, 2, available)
 
 
 def two_groups(rng):
@@ -176,60 +148,56 @@ def two_groups(rng):
     return middle + 0.02 * rng.standard_normal((8, 3))
 
 
-@functools.cache
-def free_weights():
-    free = Compiled(MdSampling())
-    return free.weights(free.policy.init(), 500)
-
-
 def test_similar_clients_share_a_bin():
     policy = compiled(ClusteredSimilarity())
-    drawn = policy.weights(policy.learned(two_groups(np.random.default_rng(0))))
+    found = weights(policy, learned(policy, two_groups(np.random.default_rng(0))))
     # One client of each group in every round, so exactly half of the weight.
-    np.testing.assert_allclose(drawn[:, :4].sum(axis=1), 0.5, atol=1e-6)
+    np.testing.assert_allclose(found[:, :4].sum(axis=1), 0.5, atol=1e-6)
     # Negative control: MD sampling often takes both from one group.
-    assert (np.abs(free_weights()[:, :4].sum(axis=1) - 0.5) > 0.1).mean() > 0.3
+    free = compiled(MdSampling())
+    found = weights(free, free.init(), 500)
+    assert (np.abs(found[:, :4].sum(axis=1) - 0.5) > 0.1).mean() > 0.3
 
 
 def test_weights_are_unbiased():
     # The first client fills a bin of its own.
     sizes, m = np.array([14, 1, 3, 2, 4, 3, 1, 2]), 4
     updates = np.random.default_rng(1).standard_normal((8, 3))
-    policy = Compiled(ClusteredSimilarity(), sizes, m)
-    drawn = policy.weights(policy.learned(updates), 2000)
+    policy = compiled(ClusteredSimilarity(), tuple(sizes), m)
+    found = weights(policy, learned(policy, updates, m), 1000)
     share = sizes / sizes.sum()
-    error = drawn.std(axis=0) / len(drawn) ** 0.5
-    assert (np.abs(drawn.mean(axis=0) - share) <= 4.5 * error + 1e-6).all()
+    error = found.std(axis=0) / len(found) ** 0.5
+    assert (np.abs(found.mean(axis=0) - share) <= 4.5 * error + 1e-6).all()
     # Negative control: uniform shares.
-    assert (np.abs(drawn.mean(axis=0) - 1 / 8) > 10 * error).any()
-    np.testing.assert_allclose(drawn.sum(axis=1), 1, atol=1e-5)
-    assert (drawn.var(axis=0) <= 1.1 * share * (1 - share) / m).all()
+    assert (np.abs(found.mean(axis=0) - 1 / 8) > 10 * error).any()
+    np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-5)
+    assert (found.var(axis=0) <= 1.1 * share * (1 - share) / m).all()
 
 
 def test_absent_clients_are_never_drawn():
     available = np.array([True, False, True, True, False, False, True, False])
     policy = compiled(ClusteredSimilarity())
-    state = policy.learned(two_groups(np.random.default_rng(0)))
-    drawn = policy.weights(state, available=available)
-    assert (drawn[:, ~available] == 0).all()
-    np.testing.assert_allclose(drawn.sum(axis=1), 1, atol=1e-5)
+    state = learned(policy, two_groups(np.random.default_rng(0)))
+    found = weights(policy, state, available=available)
+    assert (found[:, ~available] == 0).all()
+    np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-5)
     # One group has only client 6, which then has half of the weight always.
-    np.testing.assert_allclose(drawn[:, 6], 0.5, atol=1e-6)
-    np.testing.assert_array_equal(policy.weights(state, available=np.zeros(8, bool)), 0)
+    np.testing.assert_allclose(found[:, 6], 0.5, atol=1e-6)
+    np.testing.assert_array_equal(weights(policy, state, available=~EVERYONE), 0)
 
 
 def test_nonfinite_updates_are_ignored():
     updates = np.random.default_rng(2).standard_normal((8, 3))
     updates[3], updates[5, 0], updates[6] = np.nan, np.nan, np.inf
     policy = compiled(ClusteredSimilarity())
-    drawn = policy.weights(policy.learned(updates))
-    np.testing.assert_allclose(drawn.sum(axis=1), 1, atol=1e-5)
-    assert (drawn[:, [3, 6]] > 0).any(axis=0).all()
+    found = weights(policy, learned(policy, updates))
+    np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-5)
+    assert (found[:, [3, 6]] > 0).any(axis=0).all()
 
 
 def test_last_update_of_a_client_is_kept_until_the_next():
     policy = compiled(ClusteredSimilarity())
-    state = policy.learned(two_groups(np.random.default_rng(0)))
+    state = learned(policy, two_groups(np.random.default_rng(0)))
     selection = Selection(np.array([1, 6]), np.array([1.0, 0.0], np.float32))
     seen = observation(np.ones(2), update=np.full((2, 3), 9.0))
     new = np.asarray(policy.update(state, selection, seen))

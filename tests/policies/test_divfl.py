@@ -12,7 +12,7 @@ from pause_jax.base import memory
 from pause_jax.policies import DivFl, Selection
 from pause_jax.policies.divfl import greedy, neighbours
 from tests.reference import divfl as oracle
-from tests.support.network import context, observation
+from tests.support.network import context, jitted, observation, received
 
 pytestmark = pytest.mark.slow
 
@@ -36,20 +36,8 @@ def names(mask):
 
 
 @functools.cache
-def compiled(config):
-    """The policy's functions under jit."""
-    policy = config.build(context(SIZES, M, update_size=D))
-    return policy._replace(select=jax.jit(policy.select), update=jax.jit(policy.update))
-
-
-def learned(policy, updates):
-    """The state after each client's update was received, m at a time."""
-    state = policy.init()
-    for first in range(0, K, M):
-        clients = (first + np.arange(M)) % K
-        seen = observation(np.ones(M), update=updates[clients])
-        state = policy.update(state, Selection(clients, np.full(M, 1 / M, np.float32)), seen)
-    return state
+def compiled():
+    return jitted(DivFl().build(context(SIZES, M, update_size=D)))
 
 
 def active(selection):
@@ -97,7 +85,7 @@ def test_weights_are_shares_of_nearest_neighbours():
 
 def test_every_client_is_received_once_before_comparisons():
     # The program takes all gradients in its first round, and charges nothing.
-    policy = compiled(DivFl())
+    policy = compiled()
     state, rng, order = policy.init(), np.random.default_rng(2), []
     for t in range(3):
         selection, _ = policy.select(KEYS[t], state, ROUND, EVERYONE)
@@ -114,8 +102,8 @@ def test_select_matches_the_oracle_on_available_clients():
     rng = np.random.default_rng(3)
     updates = rng.standard_normal((K, D)).astype(np.float32)
     apart = np.linalg.norm(updates[:, None] - updates[None], axis=2)
-    policy = compiled(DivFl())
-    state = learned(policy, updates)
+    policy = compiled()
+    state = received(policy, updates, M)
     np.testing.assert_allclose(state.distance, apart, atol=1e-5)
     for key in KEYS[:12]:
         available = rng.random(K) < 0.6
@@ -131,8 +119,8 @@ def test_only_received_updates_change_distances():
     updates = np.random.default_rng(4).standard_normal((K, D)).astype(np.float32)
     selection = Selection(np.array([1, 6, 2]), np.array([0.5, 0.5, 0.0], np.float32))
     seen = observation(np.ones(M), update=np.full((M, D), 9.0), received=[True, False, True])
-    policy = compiled(DivFl())
-    new = policy.update(learned(policy, updates), selection, seen)
+    policy = compiled()
+    new = policy.update(received(policy, updates, M), selection, seen)
     updates[1] = 9
     np.testing.assert_array_equal(new.updates, updates)
     apart = np.linalg.norm(updates[:, None] - updates[None], axis=2)
@@ -140,13 +128,13 @@ def test_only_received_updates_change_distances():
 
 
 def test_equal_updates_are_tied_at_random_and_nonfinite_ones_ignored():
-    policy = compiled(DivFl())
-    state = learned(policy, np.ones((K, D)))
+    policy = compiled()
+    state = received(policy, np.ones((K, D)), M)
     first = [active(policy.select(key, state, ROUND, EVERYONE)[0])[0] for key in KEYS]
     assert len(set(first)) >= 5
     updates = np.random.default_rng(5).standard_normal((K, D))
     updates[3], updates[5, 0] = np.nan, np.inf
-    state = learned(policy, updates)
+    state = received(policy, updates, M)
     selection, _ = policy.select(KEYS[0], state, ROUND, EVERYONE)
     assert len(set(active(selection))) == M
     np.testing.assert_allclose(np.asarray(selection.weights).sum(), 1, rtol=1e-5)

@@ -1,18 +1,17 @@
 """FedCor: the Gaussian process and the choice against whole matrices, what is asked and charged."""
 
 import functools
+import itertools
 
 import jax
 import numpy as np
 import pytest
 
-from pause_jax import presets, simulate
-from pause_jax.learning import Linear
+from pause_jax import SimConfig, simulate
 from pause_jax.policies import Answer, FedCor, Selection
 from pause_jax.policies.fedcor import correlated, surprise
-from pause_jax.privacy import NoPrivacy
 from tests.reference import fedcor as oracle
-from tests.support.network import context, observation
+from tests.support.network import context, drawn, jitted, observation, off, play
 
 pytestmark = pytest.mark.slow
 
@@ -68,64 +67,48 @@ def test_clients_are_chosen_greedily():
 
 # --- a run, played by hand
 
-
-@functools.cache
-def compiled(config):
-    """(init, ask, receive, select, update) of a policy, under jit."""
-    policy = config.build(context(SIZES, M))
-    query = policy.query
-    return tuple(
-        map(jax.jit, (policy.init, query.ask, query.receive, policy.select, policy.update))
-    )
-
-
-def played(config, rounds, rng, available=lambda t: EVERYONE, lost=()):
-    """[(asked, cohort, state before the choice, loss)] of each round, with losses at random.
-
-    ``lost`` are rounds in which nobody reports its loss.
-    """
-    init, ask, receive, select, update = compiled(config)
-    state, seen = init(), []
-    for t in range(1, rounds + 1):
-        here, key, round = available(t), jax.random.key(t), np.asarray(t)
-        clients, asked = ask(key, state, round, here)
-        loss = rng.uniform(0, 1, K).astype(np.float32)
-        reported = np.full(K, t not in lost)
-        answer = Answer(np.where(reported, loss, np.float32(np.nan)), np.ones((K, 1)), reported)
-        state = receive(state, clients, asked, answer)
-        selection, _ = select(key, state, round, here)
-        seen.append((np.asarray(asked), selection, state, loss))
-        state = update(state, selection, observation(np.ones(M)))
-    return seen
-
-
 # Warm-up of 4 rounds, then every third.
 AT_RANDOM = {1, 2, 3, 4, 6, 9, 12}
+AWAY = {3: 2, 8: 4}  # the client that is away in a round
+SILENT = 10  # the round in which nobody reports its loss
+LOSS = np.random.default_rng(3).uniform(0, 1, (12, K)).astype(np.float32)
+
+
+@functools.cache
+def policy(config=SMALL):
+    return jitted(config.build(context(SIZES, M)))
+
+
+def answer(t, clients):
+    reported = np.full(K, t != SILENT)
+    return Answer(np.where(reported, LOSS[t - 1], np.float32(np.nan)), np.ones((K, 1)), reported)
+
+
+@functools.cache
+def played():
+    available = [np.arange(K) != AWAY.get(t) for t in range(1, 13)]
+    return tuple(play(policy(), available, lambda *_: observation(np.ones(M)), answer))
 
 
 def test_all_clients_are_asked_only_around_random_rounds():
-    seen = played(SMALL, 12, np.random.default_rng(3))
-    for t, (asked, *_) in enumerate(seen, start=1):
-        assert asked.all() == asked.any() == (t in AT_RANDOM or t - 1 in AT_RANDOM), t
+    for each in played():
+        asks = each.round in AT_RANDOM or each.round - 1 in AT_RANDOM
+        np.testing.assert_array_equal(each.asked, each.available & asks)
 
 
 def test_fit_to_loss_changes_matches_the_oracle():
-    rng = np.random.default_rng(4)
-    # Client 2 is away in round 3, so two of its changes are not known; nobody reports in round 10.
-    away = np.arange(K) == 2
-    seen = played(SMALL, 10, rng, lambda t: ~away if t == 3 else EVERYONE, lost=(10,))
-    init, *_ = compiled(SMALL)
-    x, data = np.asarray(init().embedding, float), []
-    for t in range(2, 11):
-        (_, _, before, old), (_, _, state, loss) = seen[t - 2], seen[t - 1]
-        assert before.round == t - 2
-        if t - 1 in AT_RANDOM and t != 10:
-            observed = ~away if t in (3, 4) else EVERYONE
-            data.append((t, np.where(observed, loss - old, 0.0), observed))
+    x, data, everyone = np.asarray(policy().init().embedding, float), [], np.ones(K, bool)
+    for before, now in itertools.pairwise(played()[:10]):
+        t = now.round
+        assert before.state.round == t - 2
+        if t - 1 in AT_RANDOM and t != SILENT:
+            # Both changes of client 2, who is away in round 3, are unknown.
+            observed = np.arange(K) != 2 if t in (3, 4) else everyone
+            data.append((t, np.where(observed, LOSS[t - 1] - LOSS[t - 2], 0.0), observed))
             recent = [(0.8 ** (t - s), y, who) for s, y, who in data if t - s <= SMALL.window]
             x = oracle.fitted(x, recent, SMALL.steps, 0.01)
-        np.testing.assert_allclose(state.embedding, x, atol=2e-3)
-        x = np.asarray(state.embedding, float)
+        np.testing.assert_allclose(now.state.embedding, x, atol=2e-3)
+        x = np.asarray(now.state.embedding, float)
     assert len(data) == 5
 
 
@@ -133,15 +116,14 @@ def test_fit_finds_correlated_clients():
     """The losses of clients 0 to 3 move together, each other loss alone."""
     rng = np.random.default_rng(6)
     config = FedCor(warmup=30, features=F, window=30, discount=1.0)
-    init, _, receive, select, update = compiled(config)
-    state, loss = init(), np.ones(K)
+    init, select, update, query = policy(config)
+    state, loss, nobody = init(), np.ones(K), Selection(np.arange(M), np.zeros(M, np.float32))
     for _ in range(19):
         change = 0.3 * rng.standard_normal(K)
         change[:4] = 0.3 * rng.standard_normal() + 0.02 * rng.standard_normal(4)
         loss = loss + change
         answer = Answer(loss.astype(np.float32), np.ones((K, 1)), EVERYONE)
-        state = receive(state, np.arange(K), EVERYONE, answer)
-        nobody = Selection(np.arange(M), np.zeros(M, np.float32))
+        state = query.receive(state, np.arange(K), EVERYONE, answer)
         state = update(state, nobody, observation(np.ones(M)))
     sigma = oracle.covariance(np.asarray(state.embedding, float))
     scale = np.sqrt(np.diag(sigma))
@@ -153,18 +135,14 @@ def test_fit_finds_correlated_clients():
 
 
 def test_rounds_after_the_random_ones_match_the_oracle():
-    rng = np.random.default_rng(5)
-    here = np.arange(K) != 4
-    seen = played(SMALL, 12, rng, lambda t: here if t == 8 else EVERYONE)
     taken, planned = np.zeros(K), 0
-    for t, (_, selection, state, _) in enumerate(seen, start=1):
-        if t - 1 in AT_RANDOM:
+    for t, here, selection, _, state, *_ in played():
+        if t - 1 in AT_RANDOM and t != SILENT:
             taken[:] = 0
         np.testing.assert_array_equal(state.taken, taken)
         np.testing.assert_allclose(selection.weights, 1 / M, rtol=1e-6)
-        who = np.flatnonzero(here if t == 8 else EVERYONE).tolist()
         x = np.asarray(state.embedding, float)
-        slow = oracle.chosen(x, SHARE, 0.9**taken, who, M)
+        slow = oracle.chosen(x, SHARE, 0.9**taken, np.flatnonzero(here).tolist(), M)
         if t in AT_RANDOM:
             planned += set(slow) == set(selection.clients.tolist())
         else:
@@ -174,21 +152,16 @@ def test_rounds_after_the_random_ones_match_the_oracle():
 
 
 def test_random_rounds_choose_all_clients_equally_often():
-    init, _, _, select, _ = compiled(SMALL)
-    choose = jax.jit(jax.vmap(select, in_axes=(0, None, None, None)))
-    keys = jax.random.split(jax.random.key(0), 3000)
-    drawn = np.asarray(choose(keys, init(), np.asarray(1), EVERYONE)[0].clients)
-    found = np.bincount(drawn.ravel(), minlength=K) / len(drawn)
-    assert np.abs(found - M / K).max() < 4.5 * (M / K * (1 - M / K) / len(drawn)) ** 0.5
-    assert np.abs(found - np.minimum(M * SHARE, 1)).max() > 0.2
+    members = drawn(policy().select, 3000, policy().init(), 1, EVERYONE) > 0
+    assert off(members, np.full(K, M / K)).max() < 4.5
+    assert np.abs(members.mean(axis=0) - np.minimum(M * SHARE, 1)).max() > 0.2
 
 
 def test_queries_cost_time_and_release_losses():
-    config = presets.digits_small().replace(num_rounds=9, policy=SMALL, track_regret=False)
-    config = config.override({"learning.model": Linear()}).replace(privacy=NoPrivacy())
+    config = SimConfig(num_rounds=9, policy=SMALL, learning=None, track_regret=False)
     run = simulate(config, jax.random.key(0), record=("queried", "query_seconds"))
     asks = np.array([t in AT_RANDOM or t - 1 in AT_RANDOM for t in range(1, 10)])
     seconds = np.asarray(run.query_seconds)
     assert ((seconds > 0) == asks).all()
     assert (np.asarray(run.queried) == asks.sum()).all()
-    assert run.unnoised == ("the loss of each asked client",)
+    assert SMALL.releases == ("the loss of each asked client",)

@@ -12,7 +12,15 @@ from pause_jax import ConfigError
 from pause_jax.policies import HicsFl, Selection
 from pause_jax.policies.clustered import arccos, cluster_means, draw_in_clusters, ward_labels
 from tests.reference import hics_fl as oracle
-from tests.support.network import context, observation
+from tests.support.network import (
+    context,
+    drawn,
+    groups_of,
+    jitted,
+    observation,
+    off,
+    received,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +31,6 @@ PLACES = 2 + np.concatenate(
     [np.arange(C)[:, None], C + np.arange(H * C).reshape(H, C).T], axis=1
 ).astype(np.int32)
 EVERYONE = np.ones(K, bool)
-DRAWS = 6000
 
 
 def network(m=M, **changes):
@@ -38,43 +45,13 @@ def labelled(rng):
 
 
 @functools.cache
-def compiled_update(m=M):
-    """The policy's update under jit: that of every config."""
-    return jax.jit(HicsFl().build(network(m)).update)
+def compiled(m=M):
+    """The policy under jit; its update is that of every config."""
+    return jitted(HicsFl().build(network(m)))
 
 
 def learned(updates):
-    """The state after every client's update was received, M at a time."""
-    state = HicsFl().build(network()).init()
-    for first in range(0, K, M):
-        clients = (first + np.arange(M)) % K
-        seen = observation(np.ones(M), update=updates[clients])
-        state = compiled_update()(state, Selection(clients, np.full(M, 1 / M, np.float32)), seen)
-    return state
-
-
-def frequencies(draw, draws=DRAWS):
-    """``rest -> how often each client is active`` in many draws of ``key, *rest -> Selection``."""
-
-    @jax.jit
-    def many(*rest):
-        def one(key):
-            selection = draw(key, *rest)
-            return jnp.zeros(K).at[selection.clients].add(selection.active)
-
-        drawn = jax.lax.map(one, jax.random.split(jax.random.key(5), draws))
-        return jnp.mean(drawn, axis=0)
-
-    return lambda *rest: np.asarray(many(*rest))
-
-
-def deviations(found, expected, draws=DRAWS):
-    spread = np.sqrt(np.maximum(expected * (1 - expected), 1e-12) / draws)
-    return np.abs(found - expected) / (spread + 1e-6)
-
-
-def groups_of(label):
-    return sorted(sorted(np.flatnonzero(label == c).tolist()) for c in set(np.asarray(label)))
+    return received(compiled(), updates, M)
 
 
 def test_entropy_is_computed_from_the_output_layers_bias():
@@ -86,41 +63,43 @@ def test_entropy_is_computed_from_the_output_layers_bias():
     assert max(expected[:4]) < 0.5 < 1.5 < min(expected[4:])
 
 
-compiled_arccos = jax.jit(arccos)
+def test_clusters_match_ward_on_distances_not_on_rows():
+    rng, angles_of = np.random.default_rng(0), jax.jit(arccos)
+    for _ in range(6):
+        layers, h = rng.standard_normal((12, C, 1 + H)), rng.random(12)
+        angles = np.asarray(angles_of(layers.reshape(12, -1)))
+        apart = angles + 2 * abs(h[:, None] - h)
+        np.testing.assert_allclose(apart, oracle.distance(layers, h, 2.0), atol=2e-3)
+        # The rows of the matrix as points, as in the program, mostly give other clusters.
+        for number in range(1, 7):
+            assert groups_of(ward_labels(apart, number)) == oracle.clusters(apart, number)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_clusters_match_ward_on_distances_not_on_rows(seed):
-    rng = np.random.default_rng(seed)
-    layers, h = rng.standard_normal((12, C, 1 + H)), rng.random(12)
-    angles = np.asarray(compiled_arccos(layers.reshape(12, -1)))
-    apart = angles + 2 * abs(h[:, None] - h)
-    np.testing.assert_allclose(apart, oracle.distance(layers, h, 2.0), atol=2e-3)
-    # The rows of the matrix as points, as in the program, give other clusters for most seeds.
-    for number in range(1, 7):
-        assert groups_of(ward_labels(apart, number)) == oracle.clusters(apart, number)
+def chances(groups, taste, among, m):
+    """Each client's chance of being drawn, by the oracle."""
+    chance = oracle.inclusion(groups, taste, among, m)
+    return np.array([chance[k] for k in range(K)])
 
 
 def test_draws_have_the_oracles_probabilities():
     # Three clusters, of a cohort of two: the program counts clusters in a list of m.
     label, taste = np.array([0, 0, 0, 1, 1, 2, 2, 2]), np.array([0.3, -0.5, 1.5], np.float32)
     groups = [[0, 1, 2], [3, 4], [5, 6, 7]]
+
+    def draw(key, taste, m, among):
+        rank = draw_in_clusters(key, jnp.asarray(label), taste, among, m)
+        return Selection(jnp.arange(K), jnp.minimum(rank, 1.0)), None
+
     for m, here in ((2, range(K)), (4, [0, 3, 5, 6, 7]), (3, [1, 4])):
         among = np.isin(np.arange(K), here)
-        chance = oracle.inclusion(groups, taste, set(here), m)
-        expected = np.array([chance[k] for k in range(K)])
-
-        def draw(key, m=m, among=among):
-            rank = draw_in_clusters(key, jnp.asarray(label), jnp.asarray(taste), among, m)
-            return Selection(np.arange(K), jnp.minimum(rank, 1.0))
-
-        found = frequencies(draw)()
-        assert deviations(found, expected).max() < 4.5
-        assert found[~among].max(initial=0) == 0
+        expected = chances(groups, taste, set(here), m)
+        members = drawn(draw, 6000, taste, m, among) > 0
+        assert off(members, expected).max() < 4.5
+        assert not members[:, ~among].any()
         if m == 2:
             # Negative control: clients in proportion to their cluster's weight.
             by_client = 2 * np.exp(taste[label]) / np.exp(taste[label]).sum()
-            assert deviations(found, by_client).max() > 8
+            assert off(members, by_client).max() > 8
 
 
 def test_mean_entropy_of_a_cluster_ignores_unseen_clients():
@@ -137,35 +116,32 @@ def test_balanced_clients_are_preferred_and_less_so_towards_the_end():
     layers = updates[:, PLACES]
     h = np.array([oracle.entropy(each[:, 0], 0.003) for each in layers])
     groups = oracle.clusters(oracle.distance(layers, h, 10.0), 3)
-    # Every draw clusters on the host, so there are fewer.
-    draws = 1000
-    frequency = frequencies(lambda key, *rest: policy.select(key, state, *rest)[0], draws)
 
     def expected(round):
         taste = [1.5 * (1 - (round - 1) / 100) * h[group].mean() for group in groups]
-        chance = oracle.inclusion(groups, taste, set(range(K)), M)
-        return np.array([chance[k] for k in range(K)])
+        return chances(groups, taste, set(range(K)), M)
 
-    for round, other in ((1, 51), (51, 100), (100, 51)):
-        found = frequency(np.asarray(round), EVERYONE)
-        assert deviations(found, expected(round), draws).max() < 4.5
+    for round, other in ((1, 51), (51, 100)):
+        # Every draw clusters on the host, so there are fewer.
+        members = drawn(policy.select, 1000, state, round, EVERYONE) > 0
+        assert off(members, expected(round)).max() < 4.5
         # Negative control: another round's chances.
-        assert deviations(found, expected(other), draws).max() > 6
+        assert off(members, expected(other)).max() > 6
         if round == 1:
-            assert found[4:].sum() > 3 * found[:4].sum()
+            assert members[:, 4:].sum() > 3 * members[:, :4].sum()
 
 
 def test_every_client_is_received_once_for_any_cohort_size():
     # The program leaves out the last K mod m.
-    policy = HicsFl().build(network(3))
-    state, seen, select = policy.init(), [], jax.jit(policy.select)
+    policy = compiled(3)
+    state, seen = policy.init(), []
     for t in range(1, 4):
-        selection, _ = select(jax.random.key(t), state, np.asarray(t), EVERYONE)
+        selection, _ = policy.select(jax.random.key(t), state, np.asarray(t), EVERYONE)
         np.testing.assert_allclose(selection.weights, 1 / 3, rtol=1e-6)
         seen += [selection.clients.tolist()]
         update = np.ones((3, SIZE)) * (1.0 + np.asarray(selection.clients)[:, None])
         returned = observation(np.ones(3), update=update, received=[True, t != 1, True])
-        state = compiled_update(3)(state, selection, returned)
+        state = policy.update(state, selection, returned)
         # The second of the first round was lost.
         known = set(itertools.chain(*seen[1:])) | {seen[0][0], seen[0][2]}
         assert set(np.flatnonzero(state.seen).tolist()) == known
@@ -173,14 +149,14 @@ def test_every_client_is_received_once_for_any_cohort_size():
     # Who was not received is chosen again, and nobody else.
     assert sorted(seen[1] + seen[2]) == sorted(set(range(K)) - {seen[0][0], seen[0][2]})
     lost = observation(np.ones(3), update=update, received=[False] * 3)
-    np.testing.assert_array_equal(compiled_update(3)(state, selection, lost).seen, state.seen)
+    np.testing.assert_array_equal(policy.update(state, selection, lost).seen, state.seen)
 
 
 def test_absent_clients_and_nonfinite_updates_are_ignored():
     updates = labelled(np.random.default_rng(2))
     updates[2] = np.nan
     updates[6, 3] = np.inf
-    state, select = learned(updates), jax.jit(HicsFl().build(network()).select)
+    state, select = learned(updates), compiled().select
     for seed in range(20):
         available = np.random.default_rng(seed).random(K) < 0.4
         selection, _ = select(jax.random.key(seed), state, np.asarray(3), available)

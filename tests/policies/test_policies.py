@@ -17,14 +17,18 @@ from pause_jax.learning import Partition
 from pause_jax.policies import (
     NAMED,
     Answer,
+    Bsfl,
     E3cs,
     F3ast,
     FedCor,
+    FedCs,
     Genie,
     HicsFl,
     Polaris,
     Policy,
+    PowerOfChoice,
     Random,
+    Refl,
     named,
 )
 from pause_jax.rng import keys as named_keys
@@ -242,9 +246,15 @@ def test_policy_names_resolve_to_configs():
         (Polaris(size_weight=0.0), r"policy.size_weight = 0.0: must be"),
         (Polaris(staleness_weight=-1.0), r"policy.staleness_weight = -1.0: must be"),
         (Polaris(optimism=0.0), r"policy.optimism = 0.0: must be"),
+        (Refl(memory=1.5), r"policy.memory = 1.5: must be"),
+        (Refl(query_seconds=-1.0), r"policy.query_seconds = -1.0: must be"),
+        (Bsfl(left_of="largest"), r"policy.left_of = 'largest': must be 'own' for Bsfl"),
+        (FedCs(candidates=2), r"candidates = 2: must be >= num_selected"),
+        (PowerOfChoice(candidates=3), r"candidates = 3: must be >= num_selected"),
+        (PowerOfChoice(candidates=10), r"candidates = 10: must be >= num_selected"),
     ],
     ids=repr,
 )
 def test_bad_setting_is_refused(policy, words):
     with pytest.raises(ConfigError, match=words):
-        validate(SimConfig(policy=policy, learning=None))
+        validate(SimConfig(num_clients=9, num_selected=4, policy=policy, learning=None))

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import ConfigError, SimConfig, simulate
 from pause_jax.policies import Answer, PowerOfChoice, Selection
 from tests.reference import power_of_choice as oracle
 from tests.support.network import context, drawn, jitted, observation, off, play
@@ -141,10 +140,3 @@ def test_stale_losses_rank_unchosen_clients_first():
         total[chosen] += latest[chosen]
         count[chosen] += 1
     assert differs >= 5
-
-
-def test_fewer_candidates_than_the_cohort_are_refused():
-    config = SimConfig(num_clients=9, num_selected=4, learning=None, track_regret=False)
-    for wrong in (3, 10):
-        with pytest.raises(ConfigError, match=rf"candidates = {wrong}: must be >= num_selected"):
-            simulate(config.replace(policy=PowerOfChoice(candidates=wrong)), jax.random.key(0))

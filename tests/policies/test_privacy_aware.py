@@ -13,7 +13,6 @@ from pause_jax import ConfigError, SimConfig, simulate, sweep
 from pause_jax.bandit.reward import Reward
 from pause_jax.learning import Iid
 from pause_jax.policies import (
-    Bsfl,
     BudgetGroups,
     NoiseSampling,
     Pause,
@@ -325,8 +324,3 @@ def state_after_all(network):
     """Of an index whose clients took part 1, 2, ... K times."""
     stats = Ucb().build(network).init()
     return stats._replace(counts=np.arange(1, K + 1, dtype=stats.counts.dtype))
-
-
-def test_bsfl_refuses_left_of():
-    with pytest.raises(ConfigError, match=r"policy.left_of = 'largest': must be 'own' for Bsfl"):
-        simulate(SimConfig(policy=Bsfl(left_of="largest"), learning=None), jax.random.key(0))

@@ -20,8 +20,3 @@ class Pisces:
 
     def fresh(self, available):
         return [k for k in available if k not in self.utility]
-
-    def best(self, available, number):
-        """The available clients of largest score; there are no ties."""
-        known = [k for k in available if k in self.utility]
-        return sorted(known, key=self.score, reverse=True)[:number]
