@@ -3,7 +3,7 @@
 import functools
 import math
 import sys
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,6 @@ from pause_jax.privacy import (
     DuchiL2,
     GaussianMechanism,
     L1Laplace,
-    Mechanism,
     NoPrivacy,
     PerCoordinateLaplace,
     PrivUnitG,
@@ -38,11 +37,6 @@ def laplace(key, update, scale):
 
 
 # ---------------------------------------------------------------- planted faults
-
-
-class HalfTheNoise(PerCoordinateLaplace):
-    def privatize(self, key, update, epsilon):
-        return super().privatize(key, update, 2 * epsilon)
 
 
 class NoClip(L1Laplace):
@@ -87,10 +81,6 @@ class NotANumberAtZero(L1Laplace):
 
     def privatize(self, key, update, epsilon):
         return super().privatize(key, update, epsilon) + 0 * (update / jnp.sum(jnp.abs(update)))
-
-
-class ClaimsTheUpdate(PerCoordinateLaplace):
-    unit: ClassVar[str] = "update"
 
 
 def half_the_noise(cls: Any):
@@ -143,13 +133,12 @@ class DuchiBeforeTheClip(DuchiL2):
 
 
 FAULTS = {
-    "half the noise": (HalfTheNoise(), 1.0, 1.4),
+    "half the noise": (half_the_noise(PerCoordinateLaplace)(), 1.0, 1.4),
     "no clip": (NoClip(), 1.0, 5.0),
     "add-remove scale": (AddRemoveScale(), 1.0, 1.4),
     "scale by the largest": (ScaleByTheLargest(), 1.0, 1.4),
     "shared noise": (SharedNoise(), 1.0, 5.0),
     "NaN at zero": (NotANumberAtZero(), 1.0, 5.0),
-    "claims the update": (ClaimsTheUpdate(), 1.0, 4.0),
     "gaussian, half the noise": (half_the_noise(GaussianMechanism)(delta=0.1), 2.0, 2.0),
     "gaussian, C for 2C": (GaussianForAddRemove(delta=0.1), 2.0, 2.0),
     "gaussian, no clip": (GaussianWithoutClip(delta=0.1), 2.0, 2.0),
@@ -242,26 +231,6 @@ def test_no_privacy_reaches_the_largest_detectable_epsilon(key):
     np.testing.assert_allclose(found.resolution, math.log((1 - rate) / rate), rtol=1e-6)
 
 
-class Gaussian(Mechanism):
-    """Classic Gaussian mechanism of an update clipped to L2 norm 1, replace-one; for eps <= 1."""
-
-    unit: ClassVar[str] = "update"
-    delta: float = 0.01  # type: ignore[misc]
-    shrink: float = 1.0
-
-    def privatize(self, key, update, epsilon):
-        clipped = update / jnp.maximum(jnp.linalg.norm(update), 1)
-        scale = 2 * jnp.sqrt(2 * jnp.log(1.25 / self.delta)) / epsilon
-        return clipped + self.shrink * scale * jax.random.normal(key, update.shape)
-
-
-def test_audit_accounts_for_delta(key):
-    honest = audit(Gaussian(), key, epsilon=1.0, samples=SAMPLES)
-    assert honest.delta == 0.01
-    assert not honest.violated
-    assert audit(Gaussian(shrink=0.3), key, epsilon=1.0, samples=SAMPLES).violated
-
-
 def test_audit_works_with_a_single_coordinate(key):
     assert not audit(L1Laplace(), key, epsilon=1.0, dimension=1, samples=2000).violated
 
@@ -282,19 +251,7 @@ def test_same_seed_gives_the_same_result():
 # ---------------------------------------------------------------- several clients
 
 
-def own_keys(keys, updates):
-    return jax.vmap(L1Laplace().privatize, (0, 0, None))(keys, updates, 1.0)
-
-
-def one_key_for_all(keys, updates):
-    return jax.vmap(L1Laplace().privatize, (None, 0, None))(keys[0], updates, 1.0)
-
-
-def the_last_two_share_a_key(keys, updates):
-    return own_keys(keys.at[-1].set(keys[-2]), updates)
-
-
-def bound_across_clients(release, key, *, clients, samples, dimension=4, delta=0.0):
+def bound_across_clients(release, key, *, clients, samples, dimension, delta):
     """Audit a cohort's release as a whole: each client's update is the one in question once.
 
     Shared noise cancels in the difference of two releases, and shared random bits make releases of
@@ -315,16 +272,8 @@ def bound_across_clients(release, key, *, clients, samples, dimension=4, delta=0
     return two_point(jax.tree_util.Partial(cohort_release), pairs, key, delta, samples, 0.95)[0]
 
 
-def test_distinct_client_keys_are_not_accused(key):
-    assert 0.6 < bound_across_clients(own_keys, key, clients=3, samples=SAMPLES) <= 1.0
-
-
-@pytest.mark.parametrize("release", [one_key_for_all, the_last_two_share_a_key])
-def test_noise_key_reuse_is_found(release, key):
-    assert bound_across_clients(release, key, clients=3, samples=8000) > 5
-
-
-WHOLE = {
+COHORTS = {
+    "l1_vector": L1Laplace(),
     "gaussian": GaussianMechanism(delta=0.1),
     "priv_unit_g": PrivUnitG(),
     "duchi_l2": DuchiL2(),
@@ -332,15 +281,15 @@ WHOLE = {
 
 
 def cohort(mechanism, shared, keys, updates):
-    keys = jax.tree.map(lambda k: k.at[-1].set(k[-2]), keys) if shared else keys
+    keys = keys.at[-1].set(keys[-2]) if shared else keys
     return jax.vmap(mechanism.privatize, (0, 0, None))(keys, updates, 1.0)
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["own keys", "shared key"])
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", COHORTS)
 def test_shared_client_key_is_found(name, shared, key):
-    release = functools.partial(cohort, WHOLE[name], shared)
-    delta = float(WHOLE[name].delta)
+    release = functools.partial(cohort, COHORTS[name], shared)
+    delta = float(COHORTS[name].delta)
     bound = bound_across_clients(release, key, clients=2, dimension=3, samples=16_000, delta=delta)
     assert bound > 2.5 if shared else bound <= 1.0
 
@@ -437,7 +386,6 @@ def test_command_reports_too_few_samples(monkeypatch, capsys):
         (("--mechanism", "l1_vector", "--set", "clip_norm=-2"), ["clip_norm = -2", "> 0"]),
         (("--mechanism", "l1_vector", "--set", "clip_norm"), ["PATH=VALUE"]),
         (("--set", "clip_norm=2"), ["--set clip_norm=2", "--mechanism"]),
-        (("--samples", "3"), ["samples = 3", ">= 1000"]),
         (("--epsilon", "-1"), ["epsilon = -1.0", "> 0"]),
     ],
 )
