@@ -73,19 +73,6 @@ def test_values_and_gradients_match_flax(kind, dtype):
         assert np.abs(actual - right).max() <= tolerance * np.abs(right).max()
 
 
-def test_padding_rows_are_ignored_but_have_a_gradient():
-    x, scale, bias, direction, weight = (np.asarray(a, np.float32) for a in case())
-    other = x.copy()
-    other[:, 2] = np.nan
-    found, changed = (
-        value_and_gradients(ours(BATCH, weight), each, scale, bias, direction)
-        for each in (x, other)
-    )
-    kept = weight.astype(bool)
-    np.testing.assert_array_equal(found[0][:, kept], changed[0][:, kept])
-    assert np.abs(found[1][:, 2]).min() > 0
-
-
 class Normalised(nn.Module):
     """One layer of norm."""
 

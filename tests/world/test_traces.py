@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from pause_jax import ConfigError, SimConfig, config_file, simulate, stack, sweep
+from pause_jax import ConfigError, SimConfig, config_file, simulate, sweep
 from pause_jax.config import validate
 from pause_jax.policies import Random
 from pause_jax.privacy import NoPrivacy
@@ -132,17 +132,6 @@ def test_a_sweep_takes_several_tables_and_a_swept_tau_min(file):
         np.testing.assert_allclose(data.clock.sel(config=name, seed=1), single.clock, rtol=1e-6)
     np.testing.assert_allclose(data.clock.sel(config="arrays"), [[1.0, 2.0, 3.0, 4.0]] * 2)
     assert (np.diff(data.clock.sel(config="late"), axis=1) >= 0.4 - 1e-6).all()
-
-
-def test_vmap_over_stacked_configs_and_keys():
-    latency = Traces.of(MEASURED)
-    configs = stack([bandit(latency.replace(min_latency=low)) for low in (0.05, 1.7)])
-    clock = jax.vmap(lambda config: simulate(config, jax.random.key(0), record=("clock",)).clock)
-    one, other = np.asarray(clock(configs))
-    assert np.isfinite(one).all()
-    # All measurements lie below its tau_min.
-    np.testing.assert_allclose(other, [1.7, 3.4, 5.1, 6.8], rtol=1e-6)
-    assert (one < other).all()
 
 
 BAD = [
