@@ -10,7 +10,7 @@ import pytest
 
 from pause_jax import Learning, SimConfig, simulate
 from pause_jax.config import canonical
-from pause_jax.learning import Dataset, Digits, Iid, Linear, Natural, evaluation
+from pause_jax.learning import Dataset, Digits, Linear, Natural, evaluation
 from pause_jax.learning.evaluation import distinct_places, local_loss
 from pause_jax.policies import PowerOfChoice
 from pause_jax.rng import draws
@@ -188,15 +188,5 @@ def test_queries_cost_time_and_their_releases_are_listed(loss):
 
 
 def test_stale_variant_releases_training_losses():
-    config = LEARN.replace(policy=PowerOfChoice(loss="stale"))
-    config = config.override({"learning.partition": Iid()})
-    shapes = jax.eval_shape(lambda key: simulate(config, key), jax.random.key(0))
-    assert shapes.unnoised == ("the training loss of each chosen client",)
-
-
-def test_queries_without_learning_cost_time_but_release_nothing():
-    config = SimConfig(num_clients=8, num_selected=2, num_rounds=3, learning=None)
-    config = config.replace(policy=PowerOfChoice(), track_regret=False)
-    result = simulate(config, jax.random.key(0), record=("query_seconds",))
-    assert result.unnoised == ()
-    assert (np.asarray(result.query_seconds) > 0).all()
+    words = ("the training loss of each chosen client",)
+    assert PowerOfChoice(loss="stale").releases == words
