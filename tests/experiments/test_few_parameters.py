@@ -1,11 +1,18 @@
 """The experiment on few trained parameters: its data, its sizes, and what its page says."""
 
+import json
+import pathlib
+import re
+
 import numpy as np
 import pytest
 
 from experiments.few_parameters import run, settings
 from pause_jax.learning import Digits
 from pause_jax.privacy import L1Laplace
+
+HERE = pathlib.Path(run.__file__).parent
+OUTPUT = (HERE / "output.txt").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -46,3 +53,35 @@ def test_it_runs_small(images, tmp_path, monkeypatch, capsys):
     # Weights of 64-12-10: 64 x 12 + 12 + 12 x 10 + 10.
     assert "d = 910," in printed
     assert "d = 130," in printed
+
+
+def test_kept_output_has_the_sizes_of_a_784_32_10_network():
+    kernels = ((784, 32), (32, 10))
+    low_rank = sum(height + width for height, width in kernels)
+    sizes = {
+        "all": 784 * 32 + 32 + 32 * 10 + 10,
+        "head": 32 * 10 + 10,
+        **{f"LoRA {rank}": low_rank * rank for rank in (1, 4, 10)},
+        "LoRA 16, hidden": (784 + 32) * 16,
+    }
+    printed = re.findall(r"^  (\S.*?) +d = ([\d,]+), no", OUTPUT, re.MULTILINE)
+    assert [(name, int(d.replace(",", ""))) for name, d in printed] == [*sizes.items()] * 2
+
+
+def test_its_page_says_what_was_found():
+    page = (HERE / "README.md").read_text(encoding="utf-8")
+    lines = (HERE / "verdicts.jsonl").read_text(encoding="utf-8").splitlines()
+    verdicts = [json.loads(line) for line in lines]
+    claimed = [f"{setting}: {claim}" for setting, claim, *_ in run.CLAIMS]
+    assert [each["claim"] for each in verdicts] == claimed
+    assert [(each["verdict"], round(each["found"])) for each in verdicts] == [
+        ("not decidable here", 0), ("refuted", -13), ("open", -12), ("confirmed", 13), ("open", 1),
+        ("confirmed", 3), ("confirmed", 8), ("confirmed", 1),
+    ]  # fmt: skip
+    new = OUTPUT.split("\nnew:")[1]
+    free = dict(re.findall(r"^  (\S.*?) +d = .*no noise +([\d.]+)±", new, re.MULTILINE))
+    noisy = re.findall(r"^  (\S.*?)  +(\d.*)$", new.split("priv_unit_g")[1], re.MULTILINE)
+    for part, row in noisy:
+        cells = [*re.findall(r"([\d.]+)±", row)[:5], free[part]]
+        assert re.search(rf"^\| {part} \| [\d,]+ \| {re.escape(' | '.join(cells))} \|$", page, re.M)
+    assert [part for part, _ in noisy] == list(settings.PARTS)

@@ -20,13 +20,14 @@ WITH_CURVES = sorted({path.parents[1].name for path in HERE.glob("*/runs/*.csv")
 WITH_VERDICTS = sorted(path.parent.name for path in HERE.glob("*/verdicts.jsonl"))
 MOST_SEEDS = 20
 # Experiments whose claims are one family; elsewhere each figure has its own.
-ONE_FAMILY = ("event_clock", "unequal_budgets")
+ONE_FAMILY = ("event_clock", "few_parameters", "unequal_budgets")
 # Checks that the kept output of an experiment passed.
 CHECKS = {
     "best_mixture": 5, "bsfl_fig_2": 10, "bsfl_fig_4": 4, "bsfl_figs_5_6": 7, "bsfl_figs_7_10": 16,
-    "cifar10_small": 6, "event_clock": 12, "index_rules": 4, "mnist_mlp_30_5": 9, "noise_cost": 20,
-    "pause_fig_1": 9, "pause_table_1": 16, "regret_bound": 6, "regret_horizon": 5,
-    "regret_policies": 16, "search_gap": 2, "search_laboratory": 6, "unequal_budgets": 2,
+    "cifar10_small": 6, "event_clock": 12, "few_parameters": 2, "index_rules": 4,
+    "mnist_mlp_30_5": 9, "noise_cost": 20, "pause_fig_1": 9, "pause_table_1": 16, "regret_bound": 6,
+    "regret_horizon": 5, "regret_policies": 16, "search_gap": 2, "search_laboratory": 6,
+    "unequal_budgets": 2,
 }  # fmt: skip
 
 
