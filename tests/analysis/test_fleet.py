@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from pause_jax import ConfigError, SimConfig, cli, config_file, simulate, sweep
+from pause_jax import ConfigError, SimConfig, config_file, simulate, sweep
 from pause_jax.analysis import fleet
 from pause_jax.cli.fit import sentences
 from pause_jax.policies import DiscountedUcb, Pause, Selection, named
@@ -21,6 +21,7 @@ from pause_jax.world.latency import (
     TwoGroups,
 )
 from pause_jax.world.latency.measured import Measured, parse
+from tests.support.command import run
 from tests.support.network import context, observation
 
 pytestmark = pytest.mark.slow
@@ -241,7 +242,7 @@ def test_stationary_fleet_is_rejected_at_the_stated_level():
     rng = np.random.default_rng(1)
     tests: dict[str, list[fleet.Test]] = {"drift": [], "correlation": [], "together": []}
     for _ in range(300):
-        found = fleet.fit(measured(drifting("nothing", rng, clients=8, rounds=40)))
+        found = fleet.fit(measured(drifting("nothing", rng, clients=6, rounds=24)))
         for name, values in tests.items():
             values.append(getattr(found, name))
     for name, values in tests.items():
@@ -287,25 +288,19 @@ def text_of(seconds, when=True) -> str:
     return "\n".join(lines) + "\n"
 
 
-def command(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["pause-jax", "fit", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    return stop.value.code or 0
-
-
-def test_fit_command_prints_and_writes_a_valid_model(monkeypatch, tmp_path, capsys):
+def test_fit_command_prints_and_writes_a_valid_model(tmp_path, capsys):
     path, out = tmp_path / "fleet.csv", tmp_path / "model.toml"
     path.write_text(text_of(seconds_of(MODELS["lognormal"])))
-    assert command(monkeypatch, path, "--out", out) == 0
+    assert run("fit", path, "--out", out) == 0
     printed = capsys.readouterr().out
-    for words in (
-        "20 clients, 60 measurements each, 1200 in total",
-        "do not reject i.i.d. rounds",
-        "lognormal",
-        "sigma = 0.",
-    ):
-        assert words in printed
+    assert "20 clients, 60 measurements each, 1200 in total" in printed
+    assert "do not reject i.i.d. rounds" in printed
+    assert "milliseconds" not in printed
+    means, _, laws = printed.partition("distribution, best first")
+    assert "Mean seconds per client: lowest 0." in means
+    assert "fastest" not in means, "the name of a parameter"
+    for words in ("lognormal", "sigma = 0.", "fastest = 0."):
+        assert words in laws
     config = config_file.loads(out.read_text()).replace(
         learning=None, num_rounds=3, policy=named("random"), track_regret=False
     )
@@ -313,23 +308,23 @@ def test_fit_command_prints_and_writes_a_valid_model(monkeypatch, tmp_path, caps
     assert config.latency.min_latency == pytest.approx(fastest / 2, rel=1e-5)
     assert isinstance(config.latency, LogNormal)
     simulate(config, jax.random.key(0))
-    assert command(monkeypatch, path, "--out", out) == 2
+    assert run("fit", path, "--out", out) == 2
     assert "exists. Choose another --out." in " ".join(capsys.readouterr().err.split())
 
 
-def test_fit_command_warns_about_drift(monkeypatch, tmp_path, capsys):
+def test_fit_command_warns_about_drift(tmp_path, capsys):
     path = tmp_path / "fleet.csv"
     path.write_text(text_of(seconds_of(Switching(min_latency=LOW, period=30))))
-    assert command(monkeypatch, path) == 0
+    assert run("fit", path) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "WARNING: the rounds are not independent and identically distributed" in printed
     assert "pause_discounted" in printed
 
 
-def test_fit_command_names_the_file_if_no_model_fits(monkeypatch, tmp_path, capsys):
+def test_fit_command_names_the_file_if_no_model_fits(tmp_path, capsys):
     path = tmp_path / "fleet.csv"
     path.write_text(text_of(seconds_of(MODELS["normal"]), when=False))
-    assert command(monkeypatch, path) == 0
+    assert run("fit", path) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "latency.path=" in printed
     assert "Order: by line, because the file has no column" in printed
@@ -347,7 +342,7 @@ def test_bad_lines_are_dropped_and_counted_by_rule(monkeypatch, tmp_path, capsys
         np.testing.assert_array_equal(have, wanted)
     assert len(found.dropped) == 5
     monkeypatch.setenv("COLUMNS", "500")
-    assert command(monkeypatch, path, "--drop-bad-lines") == 0
+    assert run("fit", path, "--drop-bad-lines") == 0
     printed = capsys.readouterr().out
     assert "Lines dropped: 1 (an earlier line has the same client and round" in printed
     assert "Lines dropped: 2 (seconds must be a float32 number > 0)." in printed
@@ -359,28 +354,16 @@ def test_invalid_file_is_rejected_before_importing_statistics(monkeypatch, tmp_p
     monkeypatch.delattr("pause_jax.analysis.fleet")
     path = tmp_path / "fleet.csv"
     path.write_text("client,seconds\n0,-1\n")
-    assert command(monkeypatch, path) == 2
+    assert run("fit", path) == 2
     assert "line 2, '0,-1': seconds must be" in " ".join(capsys.readouterr().err.split())
 
 
-def test_unwritable_output_is_rejected_in_one_line(monkeypatch, tmp_path, capsys):
+def test_unwritable_output_is_rejected_in_one_line(tmp_path, capsys):
     path = tmp_path / "fleet.csv"
     path.write_text(text_of(seconds_of(MODELS["lognormal"], num_clients=3, rounds=9)))
     for out in (tmp_path / "none" / "model.toml", tmp_path / ("x" * 300)):
-        assert command(monkeypatch, path, "--out", out) == 2
+        assert run("fit", path, "--out", out) == 2
         assert "cannot be written (" in " ".join(capsys.readouterr().err.split())
-
-
-def test_client_means_and_model_scales_have_different_names(monkeypatch, tmp_path, capsys):
-    path = tmp_path / "fleet.csv"
-    path.write_text(text_of(seconds_of(MODELS["lognormal"])))
-    assert command(monkeypatch, path) == 0
-    printed = capsys.readouterr().out
-    first, _, model = printed.partition("distribution, best first")
-    assert "Mean seconds per client: lowest 0." in first
-    assert "fastest" not in first
-    assert "fastest = 0." in model
-    assert "milliseconds" not in printed
 
 
 @pytest.mark.parametrize(
@@ -389,21 +372,10 @@ def test_client_means_and_model_scales_have_different_names(monkeypatch, tmp_pat
         ("client,seconds\n0,1\n0,2\n", "only one client"),
         ("client,seconds\n0,1\n1,2\n", "only one measurement per client"),
         ("client,seconds\n0,1\n0,1\n1,2\n1,2\n", "the measurements of each client are equal"),
-        (
-            "client,seconds\n0,1\nnan,2\n",
-            "line 3, 'nan,2': a client id must be a whole number >= 0",
-        ),
-        ("client,seconds\n0,1\n1,-2\n", "line 3, '1,-2': seconds must be a float32 number > 0"),
-        ("client,speed\n0,1\n", "line 1, 'client,speed': must have the columns client and se"),
         ("client,seconds\n0,1\n0,2\n1,\n", "line 4, '1,': the client must have seconds on"),
-        (
-            "client,round,seconds\n0,1,1\n0.0,1,2\n",
-            "line 3, '0.0,1,2': an earlier line has the same",
-        ),
-        (
-            "client,seconds,time\n0,1,tuesday\n",
-            "line 2, '0,1,tuesday': must be client, seconds, time",
-        ),
+        ("client,round,seconds\n0,1,1\n0.0,1,2\n", "line 3, '0.0,1,2': an earlier line has the"),
+        ("client,seconds,time\n0,1,tuesday\n", "'0,1,tuesday': must be client, seconds, time"),
+        ("client,round,seconds\n0,1.5,0.1\n", "round must be a whole number"),
         (f"client,seconds\n0,{'1' * 131_073}\n", "field larger than field limit"),
         (
             "client,seconds\n" + "\n".join(f"{k},-1" for k in range(12)),
@@ -412,12 +384,12 @@ def test_client_means_and_model_scales_have_different_names(monkeypatch, tmp_pat
         ),
     ],
 )
-def test_uninformative_file_is_rejected(monkeypatch, tmp_path, capsys, text, words):
+def test_uninformative_file_is_rejected(tmp_path, capsys, text, words):
     path = tmp_path / "fleet.csv"
     path.write_text(text)
-    assert command(monkeypatch, path) == 2
+    assert run("fit", path) == 2
     assert words in " ".join(capsys.readouterr().err.split())
-    assert command(monkeypatch, tmp_path / "none.csv") == 2
+    assert run("fit", tmp_path / "none.csv") == 2
 
 
 # ---------------------------------------------------------------- fleets that change
@@ -445,20 +417,13 @@ def test_trace_is_played_in_order_and_repeats():
     np.testing.assert_array_equal(*of_all)
 
 
-def test_round_and_time_define_the_order(tmp_path):
-    for column in ("round", "time"):
-        path = tmp_path / f"{column}.csv"
-        path.write_text(f"client,{column},seconds\n0,3,0.3\n1,1,1.1\n0,1,0.1\n0,2,0.2\n")
-        model = Traces(path=str(path), order="played")
-        np.testing.assert_allclose(seconds_of(model, 2, 3)[:, 0], [0.1, 0.2, 0.3])
-
-
+# Not in the order of the rounds.
 LOG = """client,round,seconds
-0,7,0.1
+1,10,1.4
 0,8,0.2
+0,7,0.1
 1,8,1.2
 0,9,
-1,10,1.4
 0,11,0.5
 """
 
@@ -507,23 +472,10 @@ def test_drop_outs_are_drawn_with_their_measured_frequency(tmp_path):
     assert not Traces.of([[0.3], [0.5]]).drops
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (
-            "client,round,seconds\n0,1,0.1\n0,1,0.2\n",
-            "line 3, '0,1,0.2': an earlier line has the same",
-        ),
-        ("client,round,seconds\n0,1.5,0.1\n", "round must be a whole number"),
-        ("client,round,seconds\n0,0,0.1\n0,1700000000,0.1\n", "rename the column to time"),
-        ("client,seconds\n0,0.1\n1,\n", "line 3, '1,': the client must have seconds on at least"),
-        ("client,seconds\n,0.1\n", "a client id must be a whole number >= 0 or a name"),
-    ],
-)
-def test_invalid_log_is_rejected(tmp_path, text, words):
+def test_rounds_that_are_unix_seconds_are_rejected(tmp_path):
     path = tmp_path / "log.csv"
-    path.write_text(text)
-    with pytest.raises(ConfigError, match=words):
+    path.write_text("client,round,seconds\n0,0,0.1\n0,1700000000,0.1\n")
+    with pytest.raises(ConfigError, match="rename the column to time"):
         Traces(path=str(path), order="played").loaded()
 
 

@@ -40,18 +40,19 @@ def test_time_to_accuracy_is_the_first_crossing(result):
     np.testing.assert_array_equal(seconds, [[30, 20, np.nan], [10, np.nan, 10]])
 
 
-def test_final_accuracy_is_from_each_configs_last_round(result):
-    np.testing.assert_array_equal(
-        metrics.final_accuracy(result), [[0.7, 0.9, 0.4], [0.1, 0.2, 0.85]]
-    )
+FINAL: dict[str, list[list[float]]] = {
+    "final_accuracy": [[0.7, 0.9, 0.4], [0.1, 0.2, 0.85]],
+    "final_loss": [[1.3, 1.1, 1.6], [1.9, 1.8, 1.15]],
+    "gigabytes": [[400] * 3, [120] * 3],
+    "simulated_seconds": [[40] * 3, [20] * 3],
+    "total_regret": [[4] * 3, [2] * 3],
+    "final_spent": [[2] * 3, [4] * 3],
+}
 
 
-def test_final_loss_is_from_each_configs_last_round(result):
-    np.testing.assert_allclose(metrics.final_loss(result), [[1.3, 1.1, 1.6], [1.9, 1.8, 1.15]])
-
-
-def test_gigabytes_sum_models_and_updates(result):
-    np.testing.assert_allclose(metrics.gigabytes(result), [[400] * 3, [120] * 3])
+@pytest.mark.parametrize("name", FINAL)
+def test_metric_is_of_each_configs_last_round(result, name):
+    np.testing.assert_allclose(getattr(metrics, name)(result), FINAL[name])
 
 
 def test_final_accuracy_is_nan_for_a_non_finite_model(result):
@@ -65,12 +66,6 @@ def test_fairness_is_one_if_equal_and_m_over_k_if_fixed(result):
     np.testing.assert_allclose(metrics.participation_fairness(result)[0, 0], 0.25)
 
 
-def test_totals_of_seconds_regret_and_budget(result):
-    np.testing.assert_array_equal(metrics.simulated_seconds(result), [[40] * 3, [20] * 3])
-    np.testing.assert_array_equal(metrics.total_regret(result), [[4] * 3, [2] * 3])
-    np.testing.assert_array_equal(metrics.final_spent(result), [[2] * 3, [4] * 3])
-
-
 def test_mean_and_error_match_numpy_and_ignore_nan(result):
     values = metrics.time_to_accuracy(result, 0.8)
     mean, error = metrics.mean_and_error(values)
@@ -82,14 +77,6 @@ def test_one_seed_has_no_error_and_infinity_is_kept():
     mean, error = metrics.mean_and_error(xr.DataArray([[3.0], [np.inf]], dims=("config", "seed")))
     np.testing.assert_array_equal(mean, [3, np.inf])
     assert np.isnan(error).all()
-
-
-def test_gigabytes_count_downloads_and_uploads(result):
-    dims = ("config", "seed", "round")
-    sent = np.full((2, 3, 4), np.nan)
-    sent[0], sent[1, :, :2] = 1e9, 2e9
-    result["downloaded"], result["uploaded"] = (dims, sent), (dims, 3 * sent)
-    np.testing.assert_array_equal(metrics.gigabytes(result), [[16] * 3, [16] * 3])
 
 
 def test_unplayed_round_is_not_empty(result):

@@ -33,21 +33,17 @@ def bands(axes):
     return [each for each in axes.collections if type(each).__name__ == "FillBetweenPolyCollection"]
 
 
-@pytest.mark.parametrize("number", [2, 12])
-def test_accuracy_plot_has_a_title_and_an_outside_legend(number):
-    axes = drawn(plotting.plot_accuracy, made({f"config {i}": None for i in range(number)}))
-    assert axes.get_title(loc="left").startswith("Test accuracy against simulated time")
-    assert axes.get_legend().get_window_extent().x0 > axes.get_window_extent().x1
-    assert len(axes.get_legend().get_texts()) == number
-
-
-def test_title_explains_error_bands_or_bars():
+def test_title_explains_error_bands_or_bars_and_legend_is_outside():
     few = drawn(plotting.plot_accuracy, made({"a": None, "b": None}))
+    assert few.get_title(loc="left").startswith("Test accuracy against simulated time")
     assert "bands: ± standard error" in few.get_title(loc="left")
     assert len(bands(few)) == 2
     many = drawn(plotting.plot_accuracy, made({f"config {i}": None for i in range(12)}))
     assert "bars at the ends: ± standard error" in many.get_title(loc="left")
     assert not bands(many)
+    for axes, number in ((few, 2), (many, 12)):
+        assert axes.get_legend().get_window_extent().x0 > axes.get_window_extent().x1
+        assert len(names(axes)) == number
     one = drawn(plotting.plot_accuracy, made({"a": None, "b": None}, seeds=1))
     assert "standard error" not in one.get_title(loc="left")
 

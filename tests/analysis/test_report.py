@@ -126,12 +126,17 @@ def test_report_is_readable_without_charts(found):
     assert set(scopes) == {"col", "row"}
 
 
-def test_report_shows_attributes_and_interruption(result, found):
+def test_report_shows_attributes_interruption_and_a_custom_class(result, found):
     assert "Incomplete results" not in found.text
     result.attrs |= {"command": "pause-jax compare", "interrupted": "after 3 of 9 runs", "own": 7}
-    text = shown(result).text
+    texts = [str(text).replace("per_coordinate", "my_own") for text in result.config_toml.values]
+    text = shown(result.assign_coords(config_toml=("config", texts))).text
     assert "Incomplete results: the sweep stopped after 3 of 9 runs." in text
     assert re.search(r"command pause-jax compare .* own 7", text)
+    # The class is not loaded.
+    assert "Privacy ledger unavailable:" in text
+    assert "--load" in text
+    assert "good: unit coordinate" in text
 
 
 def colours_of(spec):
@@ -217,15 +222,6 @@ def test_differing_fields_have_one_row_each():
     assert rows["reward.gamma"] == "0: a; 0.5: 'b c'; 1: d"
 
 
-def test_report_names_a_custom_class_that_is_not_loaded(result):
-    texts = [str(text).replace("per_coordinate", "my_own") for text in result.config_toml.values]
-    result = result.assign_coords(config_toml=("config", texts))
-    text = shown(result).text
-    assert "Privacy ledger unavailable:" in text
-    assert "--load" in text
-    assert "good: unit coordinate" in text
-
-
 @pytest.mark.parametrize("learning", ["loss", "none"])
 def test_report_works_without_accuracy(learning):
     found = shown(made({"a": None, "b": None}, learning=learning))
@@ -274,9 +270,6 @@ def test_spent_shares_are_shown_by_tier_or_third():
         ("two", "25.0 %", "25.0 %", "25.0 %"),
         ("clear", "-", "-", "-"),
     )
-    text = shown(found).text
-    assert table.caption in text
-    assert "budget 200" in text
 
     found["budget"][:2] = np.arange(6.0)[::-1] + 1  # each client another, so thirds
     found["spent"][:2] = found["budget"][:2] * np.asarray([0.0, 0, 0.2, 0.4, 1, 1])
@@ -291,7 +284,7 @@ def test_spent_shares_are_shown_by_tier_or_third():
 
 def overlapping():
     """A result of two configs whose rounds overlap and of one with rounds."""
-    found = made({"fedbuff": None, "pause": None, "rounds": None})
+    found = with_client_accuracy(made({"fedbuff": None, "pause": None, "rounds": None}))
     slots = ("config", "seed", "round", "slot")
     stale = np.zeros((3, 3, 20, 2), np.int32)
     stale[0] = np.arange(20)[:, None] % 4
@@ -301,7 +294,7 @@ def overlapping():
     found["in_flight"] = (slots[:3], np.asarray([7.0, 5.0, 0.0])[:, None, None] * np.ones((3, 20)))
     found["waiting"] = (slots[:3], np.full((3, 3, 20), 0.25))
     found["useful"] = (slots[:3], np.asarray([1.0, 2.0, 2.0])[:, None, None] * np.ones((3, 20)))
-    found["budget"][:] = 3.0
+    found["budget"][:] = np.asarray([10.0, 200, 10, 10, 200, 50])
     return found
 
 
@@ -316,10 +309,7 @@ def test_overlapping_rounds_have_a_section():
     assert [share[("pause", s)] for s in range(4)] == [50, 0, 50, 0]
     assert len(share) == 8  # rounds have none
     under_way = pictures.in_flight(result).spec["data"]["values"]
-    assert {(row["config"], row["y"]) for row in under_way} == {
-        ("fedbuff", 7),
-        ("pause", 5),
-    }
+    assert {(row["config"], row["y"]) for row in under_way} == {("fedbuff", 7), ("pause", 5)}
     steps = pictures.versions(result).spec["data"]["values"]
     seconds = result.clock.mean("seed").values
     for row in steps:
@@ -333,8 +323,10 @@ def test_overlapping_rounds_have_a_section():
     found = shown(result)
     assert {"chart-versions", "chart-in_flight", "chart-staleness"} <= set(found.charts)
     assert "Overlapping rounds" in found.text
-    assert table.caption in found.text
-    assert "Mean share of the budget" not in found.text, "all budgets are equal"
+    assert "Who is left behind" in found.text
+    by_group = tables.left_behind(result, participation(result))
+    for each in (table, by_group, tables.by_budget(result)):
+        assert each.caption in found.text
     # A point of the accuracy says which version it is.
     points = found.charts["chart-time"]["data"]["values"]
     assert {row["number"] for row in points} == {5, 10, 15, 20}
@@ -368,9 +360,6 @@ def test_accuracy_by_client_group_is_one_table():
     }
     # In one of its three seeds the least active clients are the last two, not 1 and 3.
     assert table.rows[1][5:7] == ("28.3", "31.7")
-    text = shown(found).text
-    assert "Who is left behind" in text
-    assert table.caption in text
     unknown = {name: each._replace(clients=None) for name, each in speed.items()}
     assert "fastest third" not in tables.left_behind(found, unknown).headings
 

@@ -3,11 +3,9 @@
 import os
 import pathlib
 import shutil
-import sys
 
 import pytest
 
-from pause_jax import cli
 from pause_jax.analysis import report
 from pause_jax.privacy import NoPrivacy
 from tests.support.results import made, small_config
@@ -49,21 +47,9 @@ def browser():
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    """The report at the end of a real comparison on digits."""
-    folder = tmp_path_factory.mktemp("report")
-    arguments = (
-        "pause-jax", "compare", "--policies", "random,fastest", "--rounds", "10", "--seeds", "2",
-        "--target", "0.3", "--name", "mine", "--no-figures", "--set", "learning.model=linear",
-        "--set", "learning.optimizer=sgd", "--set", "learning.max_steps=1",
-        "--set", "learning.partition=iid", "--set", "latency=pareto",
-    )  # fmt: skip
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setattr(sys, "argv", list(arguments))
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-    assert not stop.value.code
-    return folder / "results" / "mine" / "report.html"
+    """A report of two configs."""
+    result = made({"random": None, "fastest": None}, seeds=2)
+    return report.write(result, tmp_path_factory.mktemp("report") / "report.html", 0.3)
 
 
 @pytest.fixture(scope="module")
@@ -130,17 +116,6 @@ class Visit:
         return [url for url in self.requests if not url.startswith(("file:", "data:"))]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_charts_are_drawn_without_errors_or_network_access(browser, compared, scheme):
-    with Visit(browser, compared, scheme) as visit:
-        charts = visit.drawn(4)
-        lines = charts.first.locator("g.mark-line path")
-        assert lines.count() == 2
-        assert all(len(path.get_attribute("d")) > 10 for path in lines.all())
-        assert visit.complaints == []
-        assert visit.outside == []
-
-
 def test_labels_are_text_and_many_configs_are_drawn(browser, odd):
     with Visit(browser, odd) as visit:
         charts = visit.drawn(4)
@@ -155,22 +130,31 @@ def ink(visit, where, field="fill"):
     return visit.page.locator(where).first.evaluate(f"e => getComputedStyle(e).{field}")
 
 
-def test_page_and_charts_follow_the_colour_scheme(browser, compared):
+def test_charts_follow_the_colour_scheme_without_errors_or_network_access(browser, compared):
     seen = {}
     for scheme in ("light", "dark"):
         with Visit(browser, compared, scheme) as visit:
-            visit.drawn(4)
+            charts = visit.drawn(4)
+            lines = charts.first.locator("g.mark-line path")
+            assert lines.count() == 2
+            assert all(len(path.get_attribute("d")) > 10 for path in lines.all())
             seen[scheme] = [
                 ink(visit, "body", "backgroundColor"),
                 ink(visit, ".chart .role-axis-label text"),
                 ink(visit, ".chart g.mark-line path", "stroke"),
                 ink(visit, "th:has-text('random') .swatch line", "stroke"),
             ]
+            charts.first.locator("g.mark-symbol.role-mark path").last.hover(force=True)
+            visit.page.wait_for_selector("#vg-tooltip-element.visible")
+            words = visit.page.locator("#vg-tooltip-element").inner_text()
+            assert "± standard error" in words
             visit.page.emulate_media(media="print")
             seen[f"{scheme}, printed"] = [
                 ink(visit, "body", "backgroundColor"),
                 ink(visit, ".chart g.mark-line path", "stroke"),
             ]
+            assert visit.complaints == []
+            assert visit.outside == []
     assert all(a != b for a, b in zip(seen["light"], seen["dark"], strict=True))
     assert seen["light"][2] == seen["light"][3] == "rgb(9, 128, 63)"
     assert seen["dark"][2] == seen["dark"][3]
@@ -208,16 +192,6 @@ def test_printed_page_is_white_and_shows_differing_fields(browser, compared):
         assert visit.cut() == []
         hidden = visit.page.locator("section > details:not(.printed)")
         assert not any(part.is_visible() for part in hidden.all())
-
-
-def test_hovering_shows_a_tooltip(browser, compared):
-    with Visit(browser, compared) as visit:
-        point = visit.drawn(4).first.locator("g.mark-symbol.role-mark path").last
-        point.hover(force=True)
-        visit.page.wait_for_selector("#vg-tooltip-element.visible")
-        words = visit.page.locator("#vg-tooltip-element").inner_text()
-        assert "± standard error" in words
-        assert visit.complaints == []
 
 
 def test_conclusions_are_readable_without_javascript(browser, compared):

@@ -5,7 +5,6 @@ import csv
 import io
 import itertools
 import math
-import sys
 
 import numpy as np
 import pandas as pd
@@ -15,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from pause_jax import ConfigError, SimConfig, cli, tuning
+from pause_jax import ConfigError, SimConfig, tuning
 from pause_jax.analysis import ledger_table, summary
 from pause_jax.analysis.ledger import Ledger
 from pause_jax.analysis.table import label, make_table, number, word
 from pause_jax.cli import result_folder, tune
+from tests.support.command import run
 
 NAN = math.nan
 
@@ -157,12 +157,9 @@ def test_tune_output_is_not_truncated_and_reports_overestimates(width, monkeypat
 @WIDTHS
 @pytest.mark.parametrize("command", ["policies", "latencies", "availability-traces", "datasets"])
 def test_lists_keep_all_words_in_a_narrow_terminal(width, command, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["pause-jax", command])
-
     def words(width):
         monkeypatch.setenv("COLUMNS", str(width))
-        with pytest.raises(SystemExit):
-            cli.main()
+        assert run(command) == 0
         text = capsys.readouterr().out
         assert max(map(len, text.splitlines())) <= width
         return set(text.split()) - {"─" * n for n in range(width)}
@@ -172,9 +169,7 @@ def test_lists_keep_all_words_in_a_narrow_terminal(width, command, monkeypatch, 
 
 def test_policy_description_matches_its_index(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "1000")
-    monkeypatch.setattr(sys, "argv", ["pause-jax", "policies"])
-    with pytest.raises(SystemExit):
-        cli.main()
+    assert run("policies") == 0
     (line,) = (x for x in capsys.readouterr().out.splitlines() if "pause_thompson" in x)
     assert "UCB on speed" not in line
     assert "index = thompson" in line
@@ -194,6 +189,11 @@ def row(policy, *, reached, seconds, unit="coordinate", accuracy=0.5, loss=NAN):
     }  # fmt: skip
 
 
+def shown_of(rows):
+    """The table of a summary on one line."""
+    return " ".join(printed(summary.table(rows, 0.8), 200).split())
+
+
 def test_summary_is_sorted_by_time_to_target():
     rows = [
         row("no", reached=0, seconds=NAN),
@@ -211,7 +211,7 @@ def test_summary_is_sorted_by_time_to_target():
 
 def test_mixed_units_are_marked_in_each_cell():
     rows = [row("a", reached=0, seconds=NAN), row("b", reached=0, seconds=NAN, unit="update")]
-    text = printed(summary.table(rows, 0.8), 100)
+    text = shown_of(rows)
     assert "20.0±0.2/coord" in text
     assert "20.0±0.2/update" in text
     assert "per coordinate" not in text
@@ -225,36 +225,34 @@ def test_mixed_units_are_marked_in_each_cell():
     ],
 )
 def test_summary_shows_loss_or_regret_without_accuracy(loss, shown, hidden):
-    rows = [row("a", reached=0, seconds=NAN, accuracy=NAN, loss=loss)]
-    text = printed(summary.table(rows, 0.8), 100)
+    text = shown_of([row("a", reached=0, seconds=NAN, accuracy=NAN, loss=loss)])
     assert all(words in text for words in shown)
     assert not any(words in text for words in hidden)
 
 
 def test_summary_shows_empty_rounds_only_if_any():
     rows = [row("a", reached=0, seconds=NAN), row("b", reached=0, seconds=NAN)]
-    assert "empty" not in printed(summary.table(rows, 0.8), 100)
+    assert "empty" not in shown_of(rows)
     rows[1]["empty_rounds"] = 12
-    text = printed(summary.table(rows, 0.8), 100)
+    text = shown_of(rows)
     assert "0/60" in text
     assert "12/60" in text
-    assert "They add 0 to the regret." not in " ".join(text.split()), "the table has no regret"
+    assert "They add 0 to the regret." not in text, "the table has no regret"
     for entry in rows:
         entry["best_accuracy"] = NAN
-    text = " ".join(printed(summary.table(rows, 0.8), 200).split())
-    assert "empty: rounds without clients, over all seeds. They add 0 to the regret." in text
+    words = "empty: rounds without clients, over all seeds. They add 0 to the regret."
+    assert words in shown_of(rows)
 
 
 def test_summary_warns_if_regrets_are_not_comparable():
     rows = [row(name, reached=0, seconds=NAN, accuracy=NAN) for name in ("a", "b")]
-    assert "not comparable" not in " ".join(printed(summary.table(rows, 0.8), 80).split())
+    assert "not comparable" not in shown_of(rows)
     for gamma, entry in enumerate(rows):
         entry["reward.gamma"] = gamma
-    text = " ".join(printed(summary.table(rows, 0.8), 80).split())
-    assert "Regrets are not comparable, because the configs differ in reward.gamma." in text
+    words = "Regrets are not comparable, because the configs differ in reward.gamma."
+    assert words in shown_of(rows)
     rows[0]["best_accuracy"] = 0.5
-    text = " ".join(printed(summary.table(rows, 0.8), 80).split())
-    assert "not comparable" not in text, "the table has no regret"
+    assert "not comparable" not in shown_of(rows), "the table has no regret"
 
 
 def test_summary_is_written_as_csv(tmp_path):

@@ -42,7 +42,6 @@ def in_an_empty_folder(monkeypatch, tmp_path):
 
 FIGURES = ("accuracy_vs_seconds", "spent_budget_vs_rounds", "participation_per_client")
 BANDIT = ("--set", "learning=none", "--set", "track_regret=false", "--rounds", "12", "--seeds", "2")
-TUNED = ("--vary", "num_selected=1..3", "--objective", "seconds")
 BARE = ("--no-figures", "--no-report")
 
 
@@ -287,7 +286,6 @@ def test_the_version_is_printed(capsys):
         (("compare", "--policies", "pause,pause"), ["pause is listed twice"]),
         (("compare", "--policies", "all:lots"), ["privacy = 'lots'", "l1_vector"]),
         (("compare", "--preset", "big"), ["big: must be a config file", "digits_small"]),
-        (("compare", "--set", "reward.gama=3"), ["reward.gama", "gamma"]),
         (("compare", "--set", "reward.gamma"), ["PATH=VALUE"]),
         (("compare", "--set", "reward.gamma=-3"), ["reward.gamma = -3", ">= 0"]),
         (("compare", "--set", "num_selected=31"), ["num_selected = 31", "<= num_clients = 30"]),
@@ -300,7 +298,6 @@ def test_the_version_is_printed(capsys):
         (("run", "digits_small", "--rounds", "0"), ["digits_small: num_rounds = 0", ">= 1"]),
         (("compare", "--set", "policy=random"), ["--set policy=random", "--policies"]),
         (("compare", "--seed", "4294967296"), ["--seed", "4294967295"]),
-        (("compare", "--seed", "99999999999999999999"), ["--seed", "4294967295"]),
         (("audit", "--seed", "-1"), ["--seed", "greater than or equal to 0"]),
         (("compare", "--load", "leaves.py"), ["--load leaves.py", "SystemExit"]),
         (("compare", "--set", "reward=3"), ["--set reward = '3'", "reward.gamma"]),
@@ -310,7 +307,6 @@ def test_the_version_is_printed(capsys):
         ),
         (("run", "caf\udce9.toml", "--name", "x"), ["caf\\udce9' must be a printable string"]),
         (("run", "good.toml", "good.toml"), ["good.toml is listed twice"]),
-        (("run", "phones", "digits_small", "phones"), ["phones is listed twice"]),
         (("sweep", "good.toml", "--policy", "best"), ["policy = 'best'"]),
         (("run", "good.toml", "garbage.toml"), ["garbage.toml: learning = 'garbage'"]),
         (("run", "good.toml", "bad.toml"), ["bad.toml: reward.gamma = -3"]),
