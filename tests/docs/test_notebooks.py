@@ -100,6 +100,7 @@ SMALLER = {
     ),
     '("fedbuff, random", "fedbuff, pause")': '("fedbuff, random",)',
     "few = SimConfig(": "few = SimConfig(track_regret=False, ",
+    "totals = [30.0": 'del parts["all weights"], parts["head"]\ntotals = [30.0',
 }
 
 
