@@ -40,10 +40,7 @@ CLAIMS = (
     ("shy", "worst third", "power_of_choice", "random"),
 )
 # Policies whose names the picture shows.
-NAMED_IN_PICTURE = (
-    *("all", "fastest", "f3ast", "genie", "oort", "pause", "power_of_choice", "random"),
-    *("rbcs_f", "round_robin"),
-)
+NAMED_IN_PICTURE = ("all", "fastest", "oort", "pause", "power_of_choice", "random", "round_robin")
 
 
 def at_clients(result: xr.Dataset, times: Mapping[str, float]) -> xr.Dataset:
@@ -99,7 +96,7 @@ def draw(found: Mapping[str, pd.DataFrame], out: pathlib.Path) -> None:
         axes.scatter(each["mean"], each["worst third"], s=14)
         for name in each.index.intersection(NAMED_IN_PICTURE):
             at = each.loc[name, "mean"], each.loc[name, "worst third"]
-            axes.annotate(name, at, (3, 3), textcoords="offset points", fontsize=7)
+            axes.annotate(name, at, (-4, 3), textcoords="offset points", fontsize=7, ha="right")
         axes.set(title=fleet, xlabel="mean accuracy over clients in %")
     panels[0][0].set_ylabel("accuracy at the worst third in %")
     figure.tight_layout()

@@ -133,7 +133,7 @@ def report(outcome: Outcome, found: Mapping[str, xr.DataArray]) -> None:
         add_table(outcome, each, mean_and_error)
         mean = each.mean("seed")
         best = mean.idxmax("epochs").to_series()
-        outcome.add("  best E: " + ", ".join(f"{name} {epochs}" for name, epochs in best.items()))
+        outcome.add("  best E: " + ", ".join(f"{name} {epochs:g}" for name, epochs in best.items()))
         for epochs in EPOCHS:
             order = mean.sel(epochs=epochs).to_series().sort_values(ascending=False).index
             outcome.add(f"  order at E = {epochs}: {', '.join(order)}")

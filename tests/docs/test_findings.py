@@ -17,11 +17,12 @@ def numbers(text: str) -> set[float]:
     return {float(number.replace(",", "")) for number in found}
 
 
-def test_there_are_ten():
-    assert [int(each.split(".")[0]) for each in FINDINGS] == list(range(1, 11))
+def test_findings_are_numbered_in_order():
+    assert len(FINDINGS) >= 12
+    assert [int(each.split(".")[0]) for each in FINDINGS] == list(range(1, len(FINDINGS) + 1))
 
 
-@pytest.mark.parametrize("finding", FINDINGS, ids=range(1, 11))
+@pytest.mark.parametrize("finding", FINDINGS, ids=range(1, len(FINDINGS) + 1))
 def test_its_numbers_are_those_of_its_experiments(finding):
     folders = {ROOT / link.split("/")[0] for link in LINK.findall(finding) if "README" in link}
     assert folders

@@ -12,6 +12,7 @@ import experiments
 from experiments.common import claims, curves, pause_learning
 from experiments.common.learning_figure import Curves
 from experiments.gauntlet import run as gauntlet
+from experiments.left_behind import run as left_behind
 
 pytestmark = pytest.mark.slow
 
@@ -20,14 +21,14 @@ WITH_CURVES = sorted({path.parents[1].name for path in HERE.glob("*/runs/*.csv")
 WITH_VERDICTS = sorted(path.parent.name for path in HERE.glob("*/verdicts.jsonl"))
 MOST_SEEDS = 20
 # Experiments whose claims are one family; elsewhere each figure has its own.
-ONE_FAMILY = ("event_clock", "few_parameters", "unequal_budgets")
+ONE_FAMILY = ("event_clock", "few_parameters", "left_behind", "local_epochs", "unequal_budgets")
 # Checks that the kept output of an experiment passed.
 CHECKS = {
     "best_mixture": 5, "bsfl_fig_2": 10, "bsfl_fig_4": 4, "bsfl_figs_5_6": 7, "bsfl_figs_7_10": 16,
     "cifar10_small": 6, "event_clock": 12, "few_parameters": 2, "index_rules": 4,
-    "mnist_mlp_30_5": 9, "noise_cost": 20, "pause_fig_1": 9, "pause_table_1": 16, "regret_bound": 6,
-    "regret_horizon": 5, "regret_policies": 16, "search_gap": 2, "search_laboratory": 6,
-    "unequal_budgets": 2,
+    "local_epochs": 3, "mnist_mlp_30_5": 9, "noise_cost": 20, "pause_fig_1": 9, "pause_table_1": 16,
+    "regret_bound": 6, "regret_horizon": 5, "regret_policies": 16, "search_gap": 2,
+    "search_laboratory": 6, "unequal_budgets": 2,
 }  # fmt: skip
 
 
@@ -84,11 +85,12 @@ def test_kept_curves_are_read_and_give_the_kept_output(folder, asked, monkeypatc
         assert path.read_text().startswith(f"# {of_file[path.stem].made_by} "), path.name
 
 
-def test_kept_scores_of_the_gauntlet_are_read_and_give_the_kept_output(monkeypatch, tmp_path):
-    (tmp_path / "kept").symlink_to(HERE / "gauntlet" / "kept")
+@pytest.mark.parametrize("experiment", [gauntlet, left_behind], ids=lambda each: each.HERE.name)
+def test_kept_scores_are_read_and_give_the_kept_output(experiment, monkeypatch, tmp_path):
+    (tmp_path / "kept").symlink_to(experiment.HERE / "kept")
     monkeypatch.setattr(gauntlet, "sweep", lambda *_, **__: pytest.fail("a score is not kept"))
-    gauntlet.main(out=tmp_path)
-    then, now = (at / "output.txt" for at in (HERE / "gauntlet", tmp_path))
+    experiment.main(out=tmp_path)
+    then, now = (at / "output.txt" for at in (experiment.HERE, tmp_path))
     assert now.read_text("utf-8") == then.read_text("utf-8")
 
 

@@ -1,6 +1,9 @@
 """The experiment on the worst tenth: its scores, a small run, and what its page says."""
 
+import collections
+import json
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -39,3 +42,21 @@ def test_it_runs_small_and_what_is_kept_is_not_run_again(tmp_path, monkeypatch, 
     monkeypatch.setattr(gauntlet, "sweep", lambda *_, **__: pytest.fail("a score is not kept"))
     run.main(**arguments)
     assert capsys.readouterr().out == first == (tmp_path / "output.txt").read_text()
+
+
+def test_its_page_says_what_was_found():
+    output = (HERE / "output.txt").read_text(encoding="utf-8")
+    page = (HERE / "README.md").read_text(encoding="utf-8")
+    fleets = re.split("^(?:labels|shy): the", output, flags=re.MULTILINE)[1:]
+    means = [dict(re.findall(r"^(\w+) +(\d.*)$", text, re.MULTILINE)) for text in fleets]
+    rows = re.findall(r"^\| (\w+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", page, re.M)
+    for name, *cells in rows:
+        kept = [each.split("±")[0] for of in means for each in of[name].split()[1:3]]
+        assert cells == kept, name
+    assert len(rows) == 7
+    at_zero = [sum(row.startswith("0.0±") for row in of.values()) for of in means]
+    assert at_zero == [29, 43]
+    verdicts = [json.loads(line) for line in (HERE / "verdicts.jsonl").read_text().splitlines()]
+    found = collections.Counter(each["verdict"] for each in verdicts)
+    assert found == {"confirmed": 3, "open": 4, "not decidable here": 1}
+    assert output.count("confirmed only if differences are nearly normal") == found["open"]

@@ -1,6 +1,9 @@
 """The experiment on local epochs: its configs, a small run, and what its page says."""
 
+import collections
+import json
 import pathlib
+import re
 
 import pytest
 
@@ -36,3 +39,20 @@ def test_it_runs_small(tmp_path, monkeypatch, capsys):
     assert printed.count("order at E = 10") == 3
     assert len((tmp_path / "verdicts.jsonl").read_text().splitlines()) == len(claims)
     assert (tmp_path / "figures" / "local_epochs.png").is_file()
+
+
+def test_its_page_says_what_was_found():
+    output = (HERE / "output.txt").read_text(encoding="utf-8")
+    page = " ".join((HERE / "README.md").read_text(encoding="utf-8").split())
+    tables = re.findall(r"^(\S.*?) +E = 1 .*\n((?:  .*\n)+)", output, re.MULTILINE)
+    for setting, rows in tables:
+        means = [[each.split("±")[0] for each in row.split()[1:]] for row in rows.splitlines()[:4]]
+        cells = [f"{row[0]}, {row[-1]}" for row in means]
+        assert all(cell in page for cell in cells), setting
+        orders = set(re.findall("order at E = .*: (.*)", rows))
+        assert (len(orders) > 1) == setting.startswith("computing")
+    assert len(tables) == 5
+    verdicts = [json.loads(line) for line in (HERE / "verdicts.jsonl").read_text().splitlines()]
+    found = collections.Counter(each["verdict"] for each in verdicts)
+    assert found == {"confirmed": 1, "open": 5, "not decidable here": 4}
+    assert output.count("confirmed only if differences are nearly normal") == found["open"]
