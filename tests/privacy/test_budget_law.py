@@ -1,9 +1,6 @@
 """Budgets that differ between clients, beside a plain account of each client."""
 
 import csv
-import functools
-import math
-import sys
 
 import hypothesis
 import hypothesis.strategies as st
@@ -11,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.special
-import xarray as xr
+from optuna.distributions import FloatDistribution
 
-from pause_jax import ConfigError, SimConfig, cli, simulate, sweep, tuning
+from pause_jax import ConfigError, SimConfig, simulate, sweep, tuning
+from pause_jax.analysis import ledger_table
 from pause_jax.analysis.ledger import ledger
 from pause_jax.config import config_file, validate
 from pause_jax.deploy.selector import Selector
@@ -27,18 +24,19 @@ from pause_jax.privacy import (
     PerClient,
     PerCoordinateLaplace,
     Power,
-    Projected,
     Table,
     Tiers,
     Uniform,
 )
 from pause_jax.rng import keys
 from pause_jax.world.latency import Traces
+from tests.reference import oracles
 
 K, KEY = 10, jax.random.key(0)
 RECORDED = ("clients", "queried", "budget", "spent", "counts")
-EQUAL = PerClient(values=(1.0,) * K)
 UNEQUAL = Tiers(values=(2.0, 30.0), shares=(0.5, 0.5))
+SMALL = Tiers(values=(0.1, 2.0), shares=(0.5, 0.5))
+HALVED = PerClient(values=tuple(2.0**-k for k in range(K)))
 
 
 def config(budget, policy="random", **changes):
@@ -55,93 +53,68 @@ def config(budget, policy="random", **changes):
 
 @pytest.mark.slow
 def test_equal_budgets_match_a_scalar_budget_bit_for_bit():
-    one, *others = (
+    one, same = (
         simulate(
             config(Uniform(total_epsilon=20.0, horizon=9.0, law=law), "pause"),
             KEY,
             record=(*RECORDED, "clock", "reward", "max_spent"),
         )
-        for law in (None, EQUAL, Tiers(values=(1.0, 1.0), shares=(0.4, 0.6)))
+        for law in (None, Tiers(values=(1.0, 1.0), shares=(0.4, 0.6)))
     )
-    for same in others:
-        for name, values in one.values.items():
-            np.testing.assert_array_equal(same.values[name], values, err_msg=name)
+    for name, values in one.values.items():
+        np.testing.assert_array_equal(same.values[name], values, err_msg=name)
 
 
-def constant(budget, parameter):
-    while budget > 1e-5 * parameter:
-        yield min(budget, parameter)
-        budget -= parameter
-
-
-def geometric(budget, decay):
-    for i in range(1, 60):
-        yield budget * (math.exp(decay) - 1) * math.exp(-decay * i)
-
-
-def uniform(budget, horizon):
-    yield from [budget / horizon] * int(horizon)
-    if horizon > int(horizon):
-        yield budget * (horizon - int(horizon)) / horizon
-
-
-def power(budget, exponent):
-    for i in range(1, 60):
-        yield budget * i**-exponent / scipy.special.zeta(exponent)
-
-
-def table(budget, parameter):
-    yield from (0.5 * budget, 0.3 * budget, 0.1 * budget)
-
-
-# Each schedule: with one free parameter, and its epsilons for a client's own budget, one by one.
+# Each schedule by one free parameter, with the parameter of its oracle.
+SHARES = (0.5, 0.3, 0.1)
 SCHEDULES = {
-    constant: lambda parameter: Constant(per_release=parameter),
-    geometric: lambda parameter: Geometric(decay=parameter),
-    uniform: lambda parameter: Uniform(horizon=1 + parameter),
-    power: lambda parameter: Power(exponent=1 + parameter),
-    table: lambda parameter: Table(shares=(0.5, 0.3, 0.1)),
+    oracles.constant_epsilon: lambda x: (Constant(per_release=x), x),
+    oracles.geometric_epsilon: lambda x: (Geometric(decay=x), x),
+    oracles.uniform_epsilon: lambda x: (Uniform(horizon=1 + x), 1 + x),
+    oracles.power_epsilon: lambda x: (Power(exponent=1 + x), 1 + x),
+    oracles.table_epsilon: lambda x: (Table(shares=SHARES), SHARES),
 }
 
 
-def account(chosen, budgets, epsilons, when_spent):
+def account(chosen, budgets, epsilon_of, when_spent):
     """What each client spends, release by release: (spent [K], releases [K])."""
-    left = [list(epsilons(float(budget)))[::-1] for budget in budgets]
     spent, releases = np.zeros(K), np.zeros(K, int)
     for row in chosen:
         for client in row[row >= 0]:
-            if not left[client]:
+            epsilon = epsilon_of(float(budgets[client]), int(releases[client]) + 1)
+            if not epsilon:
                 assert when_spent == "drop", "a client without budget was chosen"
                 continue
-            spent[client] += left[client].pop()
+            spent[client] += epsilon
             releases[client] += 1
     return spent, releases
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("epsilons", "law", "when_spent", "policy"),
+    ("oracle", "law", "when_spent", "policy"),
     [
-        (constant, UNEQUAL, "exclude", "random"),
-        (geometric, Tiers(values=(0.1, 2.0), shares=(0.5, 0.5)), "exclude", "noise_sampling"),
-        (power, PerClient(values=tuple(2.0**-k for k in range(K))), "exclude", "budget_groups"),
-        (table, LogNormalBudgets(sigma=2.0), "drop", "tolerant_first"),
-        (uniform, Tiers(values=(0.1, 2.0), shares=(0.5, 0.5)), "exclude", "pause"),
+        (oracles.constant_epsilon, UNEQUAL, "exclude", "random"),
+        (oracles.geometric_epsilon, SMALL, "exclude", "noise_sampling"),
+        (oracles.power_epsilon, HALVED, "exclude", "budget_groups"),
+        (oracles.table_epsilon, LogNormalBudgets(sigma=2.0), "drop", "tolerant_first"),
+        (oracles.uniform_epsilon, SMALL, "exclude", "pause"),
     ],
     ids=lambda x: getattr(x, "__name__", getattr(x, "name", x)),
 )
 @hypothesis.settings(max_examples=4, deadline=None)
 @hypothesis.given(total=st.floats(0.5, 9), parameter=st.floats(0.2, 2), seed=st.integers(0, 2**31))
 def test_no_client_overspends_and_the_ledger_adds_up(
-    epsilons, law, when_spent, policy, total, parameter, seed
+    oracle, law, when_spent, policy, total, parameter, seed
 ):
-    budget = SCHEDULES[epsilons](parameter).replace(total_epsilon=total, law=law)
+    schedule, own = SCHEDULES[oracle](parameter)
+    budget = schedule.replace(total_epsilon=total, law=law)
     whole = config(budget, policy, when_spent=when_spent)
     result = simulate(whole, jax.random.key(seed), record=RECORDED)
     book = ledger(result)
-    own = {uniform: 1 + parameter, power: 1 + parameter}.get(epsilons, parameter)
-    one = functools.partial(lambda own, budget: epsilons(budget, own), own)
-    spent, releases = account(np.asarray(result.clients), book.budget, one, when_spent)
+    spent, releases = account(
+        np.asarray(result.clients), book.budget, lambda b, i: oracle(b, own, i), when_spent
+    )
     np.testing.assert_allclose(book.spent, spent, rtol=1e-4, atol=1e-6)
     np.testing.assert_array_equal(book.releases, releases)
     assert (book.spent <= book.budget * (1 + 1e-6)).all()
@@ -158,8 +131,6 @@ def test_small_budgets_are_spent_first_and_equal_for_all_policies():
     assert (small.sum(-1) == 5).all()
     assert (found.counts.values[small] <= 2).all()
     assert found.counts.values[~small].max() > 2
-    single = simulate(config(budget, "random"), jax.random.split(KEY, 3)[1], record=RECORDED)
-    np.testing.assert_array_equal(single.budget, found.budget.sel(config="random")[1])
     book = ledger(found.sel(config="pause"))
     np.testing.assert_array_equal(book.budget, found.budget.sel(config="pause"))
     assert book.tight_at_most != book.tight_at_most or book.tight_at_most <= 30
@@ -261,14 +232,6 @@ def test_selector_has_and_saves_the_budgets_of_the_simulation(tmp_path):
     np.testing.assert_allclose(selector.spent, simulated.spent, rtol=1e-6)
 
 
-def test_projected_mechanism_has_the_budget_of_its_inner():
-    law = Tiers(values=(1.0, 2.0), shares=(0.5, 0.5))
-    inner = PerCoordinateLaplace(budget=Geometric(total_epsilon=3.0, law=law))
-    mechanism = Projected(inner=inner)
-    own = mechanism.with_budget(mechanism.budget.of_clients(KEY, 4))
-    assert sorted(np.asarray(own.budget.total()).tolist()) == [3, 3, 6, 6]
-
-
 def test_client_reads_its_budget_unless_it_is_random(tmp_path):
     path = tmp_path / "fleet.csv"
     path.write_text("client,eps\na,0.5\nb,4\n")
@@ -286,9 +249,12 @@ def test_client_reads_its_budget_unless_it_is_random(tmp_path):
 
 
 @pytest.mark.slow
-def test_sweep_and_search_vary_budget_law_parameters():
-    law = LogNormalBudgets(sigma=1.0)
-    base = config(Uniform(total_epsilon=2.0, horizon=4.0, law=law), num_rounds=8)
+def test_command_line_sets_and_a_sweep_varies_a_budget_law(tmp_path):
+    settings = [
+        *("privacy.budget=uniform", "privacy.budget.total_epsilon=2", "privacy.budget.horizon=4"),
+        *("privacy.budget.law=lognormal_budgets", "num_rounds=8"),
+    ]
+    base = config_file.changed(config(Geometric()), settings)
     numbers = {"one": {}, "double": {"privacy.budget.total_epsilon": 4.0}}
     numbers["even"] = {"privacy.budget.law.sigma": 0.0}
     found = sweep({name: base.override(each) for name, each in numbers.items()}, KEY)
@@ -298,39 +264,16 @@ def test_sweep_and_search_vary_budget_law_parameters():
     assert one.std() > 0.5
     (row,) = np.unique(found.spent.sel(config="even") / found.counts.sel(config="even"))[:1]
     assert row == pytest.approx(0.5)
-
-    axes = dict(
-        tuning.axis_of(text, base)
-        for text in ("privacy.budget.total_epsilon=log:1..20", "privacy.budget.law.sigma=0..2")
-    )
-    objective = tuning.objective_of("seconds")
-    best = tuning.tune(base, axes, objective, KEY, budget=8, seeds=2, progress=False).best
-    found_law = getattr(best.privacy.budget, "law", None)
-    assert isinstance(found_law, LogNormalBudgets)
-    assert 0 <= float(found_law.sigma) <= 2
-    with pytest.raises(ConfigError, match="values does not support ranges"):
-        tuning.axis_of("privacy.budget.law.values=1..2", config(Uniform(law=Tiers())))
-
-
-@pytest.mark.slow
-def test_command_line_sets_and_varies_a_budget_law(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.toml").write_text(config_file.dumps(config(Geometric(), num_rounds=4)))
-    settings = (
-        *("privacy.budget=constant", "privacy.budget.total_epsilon=1"),
-        "privacy.budget.law=lognormal_budgets",
-    )
-    arguments = [word for setting in settings for word in ("--set", setting)]
-    arguments += ["--vary", "privacy.budget.law.sigma=0,1", "--seeds", "2", "--no-figures"]
-    monkeypatch.setattr(sys, "argv", ["pause-jax", "sweep", "mine.toml", *arguments])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    assert not stop.value.code
-    folder = tmp_path / "results" / "sweep-mine"
-    spread = xr.load_dataset(folder / "data.nc").budget.std("client").mean("seed").values
-    assert spread[0] == 0
-    assert spread[1] > 0.1
-    with (folder / "ledger.csv").open() as file:
+    ledger_table.save(ledger_table.ledgers(found), tmp_path / "ledger.csv")
+    with (tmp_path / "ledger.csv").open() as file:
         budgets = {row["budget"] for row in csv.DictReader(file)}
     assert len(budgets) == 2 * K + 1
-    assert "sigma" in (folder / "report.html").read_text("utf-8")
+
+
+def test_search_varies_numbers_of_a_budget_law():
+    base = config(Uniform(total_epsilon=2.0, horizon=4.0, law=LogNormalBudgets(sigma=1.0)))
+    path, axis = tuning.axis_of("privacy.budget.law.sigma=0..2", base)
+    assert path == "privacy.budget.law.sigma"
+    assert axis == FloatDistribution(0.0, 2.0)
+    with pytest.raises(ConfigError, match="values does not support ranges"):
+        tuning.axis_of("privacy.budget.law.values=1..2", config(Uniform(law=Tiers())))

@@ -56,8 +56,14 @@ def geometric_epsilon(total: float, decay: float, i: int) -> float:
     return total * (math.exp(decay) - 1) * math.exp(-decay * i)
 
 
+def constant_epsilon(total: float, per_release: float, i: int) -> float:
+    left = total - (i - 1) * per_release
+    return min(left, per_release) if left > 1e-5 * per_release else 0.0
+
+
 def uniform_epsilon(total: float, horizon: float, i: int) -> float:
-    return total / horizon if i <= horizon else 0.0
+    """The last release spends what is left of a fraction."""
+    return total / horizon * min(max(horizon - (i - 1), 0.0), 1.0)
 
 
 def power_epsilon(total: float, exponent: float, i: int) -> float:

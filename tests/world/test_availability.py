@@ -158,24 +158,16 @@ def chains():
 def test_policies_with_the_same_key_have_the_same_chain(chains):
     np.testing.assert_array_equal(chains["random"], chains["round_robin"])
     assert (chains["random"][0] != chains["random"][1]).any()
-
-
-def test_availability_parameters_are_swept_in_one_batch(chains):
     assert chains["random"].mean() > 2 * chains["restless"].mean()
 
 
-def test_availability_model_round_trips_through_a_file(tmp_path):
+def test_intervals_round_trip_through_a_file(tmp_path):
     path = tmp_path / "there.csv"
     path.write_text("client,start,end\n1,0,5\n0,2.5,9\n")
-    for availability_trace in (
-        Diurnal(share=0.5),
-        OnOff(leave=0.2),
-        Intervals(path=str(path), period=9.0),
-    ):
-        config = BASE.replace(availability_trace=availability_trace, num_clients=2, num_selected=1)
-        assert config_file.loads(config_file.dumps(config)) == config
-    assert config_file.loads(config_file.dumps(BASE)).availability_trace is None
-    there = step(config.availability_trace.loaded(), np.float32(0), 2)
+    intervals = Intervals(path=str(path), period=9.0)
+    config = BASE.replace(availability_trace=intervals, num_clients=2, num_selected=1)
+    assert config_file.loads(config_file.dumps(config)) == config
+    there = step(intervals.loaded(), np.float32(0), 2)
     np.testing.assert_array_equal(there, [False, True])
 
 
