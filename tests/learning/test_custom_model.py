@@ -20,6 +20,7 @@ from pause_jax.learning import (
     FedAdam,
     FedAvgM,
     FedYogi,
+    Files,
     FlaxModel,
     Gru,
     Iid,
@@ -32,27 +33,15 @@ from pause_jax.learning import (
 from pause_jax.policies import Random
 from pause_jax.privacy import NoPrivacy
 from pause_jax.testing import check_learner
-from tests.test_contracts import TINY
+from tests.support.learners import DATA, FEATURES, KEY, LABELS, config, updates_of
 
 pytestmark = pytest.mark.slow
 
-KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)
-# Three classes far apart: a model that learns at all is right nearly always, chance is below 0.5.
-LABELS = RNG.integers(3, size=300)
-FEATURES = (RNG.standard_normal((300, 5)) + 3 * np.eye(3, 5)[LABELS]).astype(np.float32)
-DATA = Dataset.of(FEATURES, LABELS)
 
 
-def base(**learning) -> SimConfig:
-    words = {
-        "model": Linear(), "partition": Iid(), "max_steps": 5, "batch_size": 5, "optimizer": "sgd",
-        "learning_rate": 0.1, **learning,
-    }  # fmt: skip
-    return SimConfig(
-        num_clients=3, num_selected=2, num_rounds=40, eval_every=20, learning=Learning(**words),
-        policy=Random(), privacy=NoPrivacy(), track_regret=False,
-    )  # fmt: skip
+def base(**changes) -> SimConfig:
+    return config(40, **{"model": Linear(), "max_steps": 5, "batch_size": 5, **changes})
 
 
 RECORD = ("clients", "train_loss", "test_loss", "test_accuracy")
@@ -110,68 +99,54 @@ LINEN_NORM = FlaxModel.of(LinenNorm())
 NNX = FlaxModel.of(functools.partial(NnxNet, 8), rate=0.5)
 
 
-@pytest.mark.parametrize("model", [LINEN, LINEN_NORM, NNX])
-def test_custom_module_learns(model):
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [
+        (LINEN_NORM, {"batch_stats/BatchNorm_0/mean", "batch_stats/BatchNorm_0/var"}),
+        (NNX, {"others/norm/mean", "others/norm/var"}),
+        (LINEN, set()),
+    ],
+)
+def test_custom_module_learns_and_reports_its_running_statistics(model, names):
     config = base(model=model)
     result = run(config)
     assert result.test_accuracy[-1] > 0.7
-    again = run(config)
-    np.testing.assert_array_equal(result.test_loss, again.test_loss)
+    np.testing.assert_array_equal(result.test_loss, run(config).test_loss)
+    assert set(result.unnoised) == names
+    assert result.variables is not None
+    count = sum(leaf.size for leaf in jax.tree.leaves(result.variables["params"]))
+    assert result.num_parameters == count
+    moved = result.variables.get("others", result.variables.get("batch_stats", {}))
+    assert all(np.any(np.asarray(leaf) % 1 != 0) for leaf in jax.tree.leaves(moved))
 
 
 @pytest.mark.parametrize(
     ("model", "more"),
     [(LINEN, {"server": FedYogi(rate=0.1), "schedule": StepDecay(every=3)}), (NNX, {})],
 )
-def test_custom_module_keeps_the_learner_contract(model, more):
-    check_learner(Learning(data=TINY, model=Widened(model), max_steps=2, **more))
+def test_custom_module_keeps_the_learner_contract(model, more, tmp_path):
+    np.savez(tmp_path / "data.npz", x=FEATURES, y=LABELS)
+    data = Files(path=str(tmp_path / "data.npz"))
+    check_learner(Learning(data=data, partition=Iid(), model=model, max_steps=2, **more))
 
 
-def Widened(model):  # noqa: N802
-    """A model of the same kind, linen or nnx, that fits the contract test's digits."""
-
-    class Widener(nn.Module):
-        @nn.compact
-        def __call__(self, x, deterministic):
-            x = nn.Dropout(0.5)(x.reshape(len(x), -1), deterministic=deterministic)
-            return nn.Dense(10)(x)
-
-    class NnxWidener(nnx.Module):
-        def __init__(self, *, rngs):
-            self.drop, self.last = nnx.Dropout(0.5, rngs=rngs), nnx.Linear(64, 10, rngs=rngs)
-
-        def __call__(self, x):
-            return self.last(self.drop(x.reshape(len(x), -1)))
-
-    return FlaxModel.of(NnxWidener if model is NNX else Widener)
-
-
-def test_linen_and_nnx_train_identically():
-    # The same affine layer from the same initial weights: an nnx module and a linen one.
-    results: list[Any] = []
-    for source in (NnxPlain, nn.Sequential([nn.Dense(3)])):
-        model = FlaxModel.of(source)
-        network = model.network(3)
-        variables = network.init(KEY, FEATURES[:1])
-        assert set(variables) == {"params"}
-        layer = variables["params"]["out" if source is NnxPlain else "layers_0"]
-        fixed = jax.tree.map(np.ones_like, layer)
-        name = next(iter(variables["params"]))
-        variables, x = {"params": {name: fixed}}, FEATURES[:4]
-        outputs = network.predict(variables, x)
-        trained, rest = network.train(variables, x, np.ones(4, bool), None)
-        assert rest == {}
-        np.testing.assert_allclose(outputs, trained)
-        results.append(outputs)
-    np.testing.assert_allclose(results[0], results[1], rtol=1e-6)
-    np.testing.assert_allclose(results[0], FEATURES[:4].sum(1, keepdims=True) + np.ones(3), 1e-5)
+@pytest.mark.parametrize("source", [NnxPlain, nn.Sequential([nn.Dense(3)])])
+def test_linen_and_nnx_modules_compute_the_same_in_training_and_evaluation(source):
+    # An affine layer of ones.
+    network, x = FlaxModel.of(source).network(3), FEATURES[:4]
+    variables = jax.tree.map(np.ones_like, network.init(KEY, x))
+    assert set(variables) == {"params"}
+    trained, rest = network.train(variables, x, np.ones(4, bool), None)
+    assert rest == {}
+    for outputs in (trained, network.predict(variables, x)):
+        np.testing.assert_allclose(outputs, x.sum(1, keepdims=True) + np.ones(3), 1e-5)
 
 
 @pytest.mark.parametrize("source", [LinenNet, NnxNet])
 def test_dropout_is_drawn_only_in_training_by_the_key(source):
     network = FlaxModel.of(source, rate=0.5).network(3)
     init, train, predict = map(jax.jit, network[:3])
-    variables, mask = init(KEY, FEATURES[:1]), np.ones(300, bool)
+    variables, mask = init(KEY, FEATURES[:1]), np.ones(len(FEATURES), bool)
     one, same, other = (
         np.asarray(train(variables, FEATURES, mask, jax.random.key(seed))[0]) for seed in (1, 1, 2)
     )
@@ -184,27 +159,9 @@ def test_dropout_is_drawn_only_in_training_by_the_key(source):
 
 def test_steps_of_a_client_drop_different_units():
     # All samples alike and nothing learnt: only the dropout differs between rounds.
-    alike = Dataset.of(np.ones((300, 5), np.float32), np.zeros(300, int), num_classes=3)
+    alike = Dataset.of(np.ones((200, 5), np.float32), np.zeros(200, int), num_classes=3)
     losses = run(base(model=LINEN, learning_rate=1e-30), alike).train_loss
     assert len(set(np.asarray(losses).tolist())) > 10
-
-
-@pytest.mark.parametrize(
-    ("model", "names"),
-    [
-        (LINEN_NORM, {"batch_stats/BatchNorm_0/mean", "batch_stats/BatchNorm_0/var"}),
-        (NNX, {"others/norm/mean", "others/norm/var"}),
-        (LINEN, set()),
-    ],
-)
-def test_running_statistics_are_sent_without_noise_and_reported(model, names):
-    result = run(base(model=model))
-    assert set(result.unnoised) == names
-    assert result.variables is not None
-    count = sum(leaf.size for leaf in jax.tree.leaves(result.variables["params"]))
-    assert result.num_parameters == count
-    moved = result.variables.get("others", result.variables.get("batch_stats", {}))
-    assert all(np.any(np.asarray(leaf) % 1 != 0) for leaf in jax.tree.leaves(moved))
 
 
 class BadInTraining(nn.Module):
@@ -213,6 +170,18 @@ class BadInTraining(nn.Module):
         if train:
             raise ValueError("only in training")
         return nn.Dense(3)(x)
+
+
+class WithoutParameters(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return x[:, :3]
+
+
+class TwoOutputs(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return {"out": nn.Dense(3)(x)}
 
 
 class Unhashable(nn.Module):
@@ -253,6 +222,9 @@ def test_invalid_module_is_refused(make, words):
         (FlaxModel.of(BadInTraining), "cannot be applied .*only in training"),
         (FlaxModel.of(nn.Conv(3, (3, 3, 3))), r"flax: cannot be applied to inputs of shape \(5,\)"),
         (Gru(), "gru: cannot be applied"),
+        (FlaxModel.of(WithoutParameters()), r"learning.model = flax: has no parameters"),
+        (FlaxModel.of(nn.Sequential([WithoutParameters()])), "flax: has no parameters"),
+        (FlaxModel.of(TwoOutputs()), r"returned dict, but must return one array"),
         (
             FlaxModel.of(lambda rngs: nnx.Linear(64, 3, rngs=rngs)),
             r"expects 64 features, but receives 5 from .* shape \(5,\)\. Use .* such as mlp\.$",
@@ -301,13 +273,10 @@ def test_trusted_config_file_can_name_functions():
 
 
 def test_sweep_accepts_custom_modules():
-    configs = {"linen": base(model=LINEN), "nnx": base(model=NNX)}
-    swept = sweep(configs, jax.random.split(KEY, 2), data=DATA, record=RECORD, progress=False)
-    for name, config in configs.items():
-        single = simulate(config, jax.random.split(KEY, 2)[1], DATA, record=RECORD)
-        np.testing.assert_allclose(
-            swept.test_loss.sel(config=name, seed=1), single.test_loss, rtol=1e-2
-        )
+    config = base(model=NNX)
+    swept = sweep(config, jax.random.split(KEY, 2), data=DATA, record=RECORD, progress=False)
+    single = simulate(config, jax.random.split(KEY, 2)[1], DATA, record=RECORD)
+    np.testing.assert_allclose(swept.test_loss[0, 1], single.test_loss, rtol=1e-2)
 
 
 # ---------------------------------------------------------------- tasks
@@ -345,6 +314,9 @@ def test_custom_task_is_learnt_with_recorded_metrics():
     assert config_file.loads(config_file.dumps(config)).learning.task == Ordinal()
 
 
+NUMBERS = Dataset.of(FEATURES, 1e3 + FEATURES[:, 0])
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -360,55 +332,27 @@ def test_custom_task_is_learnt_with_recorded_metrics():
             {"scores": lambda s, o, t: {"test_distance": o}},
             r"test_distance returned float32 of shape",
         ),
-    ],
-)
-def test_task_without_one_number_per_sample_is_refused(changes, words):
-    wrong = type("Wrong", (Ordinal,), {"name": "wrong_task", **changes})
-    with pytest.raises(ConfigError, match=words) as caught:
-        run(base(task=wrong()))
-    assert "\n" not in str(caught.value)
-
-
-class Targets(Task):
-    """The first output meets the target."""
-
-    def outputs(self, data):
-        return (1,)
-
-    def loss(self, outputs, targets):
-        return jnp.square(outputs[:, 0] - targets)
-
-
-NUMBERS = Dataset.of(FEATURES, 1e3 + FEATURES[:, 0])
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
         # [B, 1] and [B] broadcast to [B, B], whose mean has the right shape. (Without [None]
         # in a program that lets ranks be promoted, as JAX does by default.)
         ({"loss": lambda s, o, t: jnp.mean((o - t[None]) ** 2, axis=1)}, "loss of a sample is"),
         ({"loss": lambda s, o, t: o[:, 0] - jnp.mean(t)}, "loss of a sample is"),
         (
-            {
-                "scores": lambda s, o, t: {"near": jnp.mean(o > t[None], axis=1)},
-                "metrics": ("near",),
-            },
-            "near of a sample is",
+            {"scores": lambda s, o, t: {"test_distance": jnp.mean(o > t[None], axis=1)}},
+            "test_distance of a sample is",
         ),
         ({"loss": lambda s, o, t: jnp.ones(2) * t}, "for 8 samples or for one"),
     ],
 )
-def test_loss_that_mixes_samples_is_refused(changes, words):
-    wrong = type("Mixed", (Targets,), {"name": "mixed_task", **changes})
-    base(task=Targets()).learning.load(3, NUMBERS)
-    with pytest.raises(ConfigError, match=f"learning.task = mixed_task: .*{words}") as error:
+def test_task_without_one_number_per_sample_or_that_mixes_samples_is_refused(changes, words):
+    wrong = type("Wrong", (Ordinal,), {"name": "wrong_task", **changes})
+    base(task=Ordinal()).learning.load(3, NUMBERS)
+    with pytest.raises(ConfigError, match=f"learning.task = wrong_task: .*{words}") as error:
         base(task=wrong()).learning.load(3, NUMBERS)
     assert "\n" not in str(error.value)
 
 
 def test_loss_that_mixes_samples_is_refused_in_a_trace_and_by_the_contract():
-    class Mixed(Targets):
+    class Mixed(Ordinal):
         power: float = number(default=2.0)
 
         def loss(self, outputs, targets):
@@ -417,14 +361,17 @@ def test_loss_that_mixes_samples_is_refused_in_a_trace_and_by_the_contract():
     def run(data, power):
         return simulate(base(task=Mixed(power=power)), KEY, data).test_loss
 
-    with pytest.raises(ConfigError, match="Mixed: loss of a sample"):
+    with pytest.raises(ConfigError, match="ordinal: loss of a sample"):
         jax.jit(run)(NUMBERS, 2.0)
-    with pytest.raises(ConfigError, match="Mixed: loss of a sample"):
+    with pytest.raises(ConfigError, match="ordinal: loss of a sample"):
         check_learner(Learning(data=LinearRegression(num_samples=40), task=Mixed()))
 
 
 def test_task_is_checked_again_for_other_targets():
-    class Plain(Targets):
+    class Plain(Task):
+        def outputs(self, data):
+            return (1,)
+
         def loss(self, outputs, targets):
             beside = targets[None] if targets.ndim == 1 else targets
             return jnp.mean((outputs - beside) ** 2, axis=1)
@@ -436,30 +383,9 @@ def test_task_is_checked_again_for_other_targets():
 
 @pytest.mark.parametrize("given", [1, (), (0,), (1.5,), None, "a"])
 def test_outputs_must_be_a_shape(given):
-    wrong = type("Wrong", (Targets,), {"outputs": lambda self, data: given})
+    wrong = type("Wrong", (Ordinal,), {"outputs": lambda self, data: given})
     with pytest.raises(ConfigError, match=r"outputs returned .* tuple of whole numbers >= 1"):
         simulate(base(task=wrong()), KEY, NUMBERS)
-
-
-def test_model_without_parameters_is_refused():
-    class First(nn.Module):
-        @nn.compact
-        def __call__(self, x):
-            return x[:, :3]
-
-    for module in (First(), nn.Sequential([First()])):
-        with pytest.raises(ConfigError, match=r"learning.model = flax: has no parameters"):
-            run(base(model=FlaxModel.of(module)))
-
-
-def test_model_that_returns_several_arrays_is_refused():
-    class Two(nn.Module):
-        @nn.compact
-        def __call__(self, x):
-            return {"out": nn.Dense(10)(x.reshape(len(x), -1))}
-
-    with pytest.raises(ConfigError, match=r"returned dict, but must return one array"):
-        run(base(model=FlaxModel.of(Two())))
 
 
 @pytest.mark.parametrize(
@@ -500,12 +426,12 @@ def test_characters_are_learnt_by_natural_clients():
 # ---------------------------------------------------------------- optimisers
 
 
-def test_named_and_custom_optimisers_train():
-    named = run(base(optimizer="rmsprop", learning_rate=0.01))
+def test_named_and_custom_optimisers_train_alike():
+    named = updates_of(steps=2, optimizer="rmsprop", learning_rate=0.01)
     for own in (lambda rate: optax.rmsprop(rate), optax.rmsprop(0.01)):
-        result = run(base(optimizer=own, learning_rate=0.01))
-        np.testing.assert_allclose(result.test_loss, named.test_loss, rtol=1e-5)
-    assert not np.allclose(named.test_loss, run(base()).test_loss)
+        found = updates_of(steps=2, optimizer=own, learning_rate=0.01)
+        np.testing.assert_allclose(found, named, rtol=1e-5, atol=1e-7)
+    assert not np.allclose(named, updates_of(steps=2))
 
 
 @pytest.mark.parametrize(
@@ -536,32 +462,6 @@ def test_fixed_rate_refuses_a_schedule():
         validate(decaying)
 
 
-def test_proximal_term_matches_fedprox():
-    # With SGD of rate r a step is w - r (gradient + mu (w - w_global)): by hand, two steps.
-    config = base(optimizer="sgd", learning_rate=0.1, proximal=2.0, max_steps=2, batch_size=4)
-    config = config.replace(num_clients=1, num_selected=1, num_rounds=1, eval_every=1)
-    # The order of the samples is not known: all rows alike, so that it does not count.
-    alike = Dataset.of(np.tile(FEATURES[:1], (8, 1)), np.ones(8), FEATURES[:1], np.ones(1))
-    start = run(config.override({"learning.learning_rate": 1e-30}), alike).variables
-    assert start is not None
-    layer = start["params"]["output"]
-    w, b = (np.asarray(layer[name], np.float64) for name in ("kernel", "bias"))
-    w0, b0, x = w, b, FEATURES[0].astype(np.float64)
-    for _ in range(2):
-        error = x @ w + b - 1
-        w, b = (
-            w - 0.1 * (np.outer(x, error) + 2.0 * (w - w0)),
-            b - 0.1 * (error + 2.0 * (b - b0)),
-        )
-    found = jax.tree.leaves(run(config, alike).variables)
-    np.testing.assert_allclose(found[1], w, rtol=1e-4)
-    np.testing.assert_allclose(found[0], b, rtol=1e-4)
-    none = run(config.override({"learning.proximal": None}), alike)
-    zero = run(config.override({"learning.proximal": 0.0}), alike)
-    np.testing.assert_allclose(none.test_loss, zero.test_loss, rtol=1e-6)
-    assert abs(none.test_loss[0] - run(config, alike).test_loss[0]) > 1e-4
-
-
 def slow_server(config, updates):
     """The server's rules by optax's formulas, step by step in NumPy."""
     w = m = v = 0.0
@@ -587,32 +487,18 @@ def test_server_optimisers_match_their_formulas(server):
     from pause_jax.learning.optimizer import server_step
 
     transformation = server.transformation()
+    step = jax.jit(functools.partial(server_step, transformation))
     params, updates = jnp.zeros(()), RNG.standard_normal(6)
     state = transformation.init(params)
     for update in updates:
         before = params, state
-        params, state = server_step(
-            transformation, params, state, jnp.float32(update), jnp.asarray(True)
-        )
-        kept = server_step(transformation, *before, jnp.float32(update), jnp.asarray(False))
+        params, state = step(params, state, np.float32(update), np.True_)
+        kept = step(*before, np.float32(update), np.False_)
         jax.tree.map(np.testing.assert_array_equal, kept, before)
     np.testing.assert_allclose(params, slow_server(server, updates), rtol=1e-3)
 
 
-def test_server_momentum_learns_and_reduces_to_fedavg():
-    assert run(base(server=FedAvgM(rate=0.5))).test_accuracy[-1] > 0.7
+def test_server_without_momentum_is_fedavg():
     plain, same = (run(base(**words)) for words in ({}, {"server": FedAvgM(momentum=0.0)}))
     np.testing.assert_allclose(plain.test_loss, same.test_loss, rtol=1e-5)
     np.testing.assert_array_equal(plain.clients, same.clients)
-
-
-def test_server_and_proximal_parameters_are_swept_in_one_program():
-    configs = [
-        base(server=FedAdam(rate=rate), proximal=mu)
-        for rate, mu in ((0.01, 0.0), (0.1, 0.0), (0.1, 5.0))
-    ]
-    assert len({jax.tree.structure(config) for config in configs}) == 1
-    swept = sweep(configs, KEY[None], data=DATA, record=RECORD, progress=False)
-    losses = swept.test_loss[:, 0, -1].values
-    assert len(set(losses.tolist())) == 3
-    assert swept.test_accuracy[1, 0, -1] > 0.7

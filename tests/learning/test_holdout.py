@@ -7,12 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import Learning, SimConfig, policies, simulate
+from pause_jax import Learning, SimConfig
 from pause_jax.bandit import Selection
 from pause_jax.learning import Dataset, Dirichlet, Iid, Linear, Natural, Partition
 from pause_jax.learning.partition import hold_out, num_held_out
-from pause_jax.privacy import NoPrivacy
 from pause_jax.rng import draws, keys
+from pause_jax.run.preflight import prepare
+from pause_jax.run.setup import learner_of, setup_of
 from tests.support.runs import KEY
 
 pytestmark = pytest.mark.slow
@@ -101,21 +102,24 @@ def test_held_out_samples_are_never_trained_on():
     clients = jnp.arange(NUM_CLIENTS)
     chosen = Selection(clients, jnp.full(NUM_CLIENTS, 1 / NUM_CLIENTS))
 
+    @jax.jit
+    def play(data, state, key):
+        learner = learning.build(data, NUM_CLIENTS)
+        state, trained = learner.train(key, state, chosen, lambda updates: updates)
+        return state, (trained, learner.ask(KEY, state, clients, None))
+
     def rounds(data):
-        learner, state = started(learning, data)
+        after, found = state, []
+        for key in jax.random.split(KEY, 3):
+            after, seen = play(data, after, key)
+            found.append(seen)
+        return after.variables, found
 
-        @jax.jit
-        def play(state):
-            for key in jax.random.split(KEY, 3):
-                state, trained = learner.train(key, state, chosen, lambda updates: updates)
-            return state.variables, trained, learner.ask(KEY, state, clients, None)
-
-        return play(state)
-
-    jax.tree.map(np.testing.assert_array_equal, rounds(data_of()), rounds(data_of(planted=planted)))
+    plain = rounds(data_of())
+    jax.tree.map(np.testing.assert_array_equal, plain, rounds(data_of(planted=planted)))
     trained = [int(state.partition.order[start]) for start in state.partition.start]
-    other = rounds(data_of(planted=trained))[1].loss
-    assert not np.array_equal(other, rounds(data_of())[1].loss)
+    other = rounds(data_of(planted=trained))
+    assert not np.array_equal(other[1][0][0].loss, plain[1][0][0].loss)
 
 
 @pytest.mark.parametrize("chunk", [1000, 4])
@@ -163,26 +167,13 @@ def test_clients_with_one_sample_and_broken_models_have_no_score():
 
 def test_a_thousand_clients_allocate_no_client_by_sample_table():
     num_clients, num_samples = 1000, 20_000
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((num_samples, 4)).astype(np.float32)
-    data = Dataset.of(x, np.argmax(x[:, :3], axis=1), x[:9], np.arange(9) % 3)
-    learner, state = started(learning_of(partition=Iid()), data, num_clients)
+    learner = learning_of(partition=Iid()).build(data_of(num_samples), num_clients)
+    state = jax.eval_shape(learner.init, keys.streams(KEY))
     trace = jax.make_jaxpr(learner.evaluate_clients)(state)
     largest = max(
         np.prod(v.aval.shape, dtype=int) for eqn in _equations(trace.jaxpr) for v in eqn.outvars
     )
-    assert largest < num_clients * num_samples / 100
-    scores = jax.jit(learner.evaluate_clients)(state)
-    assert np.isfinite(scores["test_loss"]).all()
-    # Every client holds out equally many samples, so the means over clients and samples agree.
-    assert state.partition.held_out.tolist() == [5] * num_clients
-    rows = np.concatenate(held_by(state.partition))
-    kernel, bias = _weights(state)
-    right = (
-        np.argmax(x[rows] @ np.asarray(kernel) + np.asarray(bias), axis=1)
-        == np.asarray(data.y_train)[rows]
-    )
-    np.testing.assert_allclose(scores["test_accuracy"].mean(), right.mean(), rtol=1e-5)
+    assert num_clients <= largest < num_clients * num_samples / 100
 
 
 def _equations(jaxpr):
@@ -201,22 +192,16 @@ def test_equal_partitions_stay_equal_and_train_the_needed_steps():
 
 
 def test_program_without_holdout_is_unchanged():
-    learning = learning_of().replace(holdout=0.0)
-    learner, state = started(learning, data_of())
+    learner = learning_of().replace(holdout=0.0).build(data_of(), NUM_CLIENTS)
     assert learner.evaluate_clients is None
-    assert state.partition.held_out is None
+    assert jax.eval_shape(learner.init, keys.streams(KEY)).partition.held_out is None
 
 
 def test_policies_see_the_number_of_training_samples():
-    config = SimConfig(
-        num_clients=NUM_CLIENTS,
-        num_selected=2,
-        num_rounds=2,
-        policy=policies.named("random"),
-        privacy=NoPrivacy(),
-        learning=learning_of(),
-        track_regret=False,
-    )
-    result = simulate(config, KEY, data_of(), record=("data_size",))
-    partition = started(config.learning, data_of())[1].partition
-    np.testing.assert_array_equal(result.data_size, partition.size)
+    sizes = {"num_clients": NUM_CLIENTS, "num_selected": 2}
+    config, data = prepare(SimConfig(learning=learning_of(), **sizes), data_of())
+    learner = learner_of(config, data)
+    state = jax.jit(learner.init)(keys.streams(KEY))
+    context = setup_of(config, learner, state).context
+    np.testing.assert_array_equal(context.data_size, state.partition.size)
+    assert state.partition.held_out.sum() > 0

@@ -1,7 +1,5 @@
 """The learner as a seam: that of a bandit alone, one of a user's own, and speed settings apart."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,11 +7,22 @@ import pytest
 
 from pause_jax import ConfigError, Learning, SimConfig, policies, simulate, sweep
 from pause_jax.bandit import Selection
-from pause_jax.learning import Iid, Learner, LearnerState, Trained, bandit_only
+from pause_jax.base.compilation import Compilations
+from pause_jax.learning import (
+    FedAdam,
+    Learner,
+    LearnerState,
+    Lora,
+    StepDecay,
+    Trained,
+    UniformWork,
+    bandit_only,
+)
 from pause_jax.learning.partition import Partition
 from pause_jax.privacy import L1Laplace, NoPrivacy
 from pause_jax.rng import keys
-from tests.support.runs import KEY, LEARN, assert_close
+from tests.support.learners import DATA, config
+from tests.support.runs import KEY, LEARN
 
 pytestmark = pytest.mark.slow
 
@@ -113,27 +122,9 @@ def test_custom_learner_releases_pass_through_the_mechanism():
 # ---------------------------------------------------------------- speed settings
 
 
-EQUAL_CLIENTS = LEARN.replace(track_regret=False).override({"learning.partition": Iid()})
-LOSSES = ("clients", "train_loss", "test_loss")
-
-
-@functools.cache
-def by_default():
-    return simulate(EQUAL_CLIENTS, KEY, record=LOSSES)
-
-
-def test_sequential_clients_change_only_rounding():
-    few, default = simulate(EQUAL_CLIENTS, KEY, client_batch=1, record=LOSSES), by_default()
-    np.testing.assert_array_equal(few.clients, default.clients)
-    assert_close(few, default)
-
-
 def test_execution_options_are_not_in_a_config():
     with pytest.raises(TypeError, match="client_batch"):
         Learning(client_batch=2)  # type: ignore[call-arg]
-    one = sweep(EQUAL_CLIENTS, KEY, client_batch=1, record=LOSSES, progress=False)
-    np.testing.assert_array_equal(one.clients[0, 0], by_default().clients)
-    assert "client_batch" not in one.config_toml.item()
 
 
 @pytest.mark.parametrize("bad", [0, -1, 2.0, "2"])
@@ -141,3 +132,27 @@ def test_bad_client_batch_gives_one_message(bad):
     for call in (simulate, sweep):
         with pytest.raises(ConfigError, match=r"client_batch = .*must be a whole number >= 1"):
             call(LEARN, KEY, client_batch=bad)
+
+
+# ---------------------------------------------------------------- numbers
+
+NUMBERS = {
+    "epochs": 0.4, "proximal": 5.0, "schedule.factor": 0.1, "server.rate": 0.5,
+    "trained.scale": 2.0, "work.low": 0.9,
+}  # fmt: skip
+
+
+def test_numbers_of_all_parts_of_learning_share_one_program():
+    base = config(
+        4, max_steps=20, proximal=0.0, schedule=StepDecay(every=2, factor=0.5),
+        server=FedAdam(rate=0.1), trained=Lora(rank=2, scale=0.5), work=UniformWork(),
+    )  # fmt: skip
+
+    def loss(config):
+        return np.asarray(simulate(config, KEY, DATA, record=("test_loss",)).test_loss)
+
+    first = loss(base)
+    compilations = Compilations()
+    for path, value in NUMBERS.items():
+        assert np.all(loss(base.override({f"learning.{path}": value})) != first), path
+    assert compilations.programs == 0

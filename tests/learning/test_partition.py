@@ -4,7 +4,15 @@ import jax
 import numpy as np
 import pytest
 
-from pause_jax.learning import Dataset, Dirichlet, Iid, Partition, PartitionConfig
+from pause_jax.learning import (
+    Dataset,
+    Dirichlet,
+    DirichletLabels,
+    Iid,
+    Partition,
+    PartitionConfig,
+    Shards,
+)
 
 NUM_LABELS = 10
 KEY = jax.random.key(0)
@@ -95,10 +103,6 @@ def test_dirichlet_assigns_every_sample_once(
         assert partition.size.max() <= config.max_size(num_samples, num_clients)
 
 
-def test_dirichlet_with_as_many_clients_as_samples_gives_one_each():
-    assert np.all(draw(Dirichlet(min_quality=0.5), BALANCED, 40, 40).size == 1)
-
-
 def test_dirichlet_sizes_are_positive_despite_float32_rounding():
     # With these keys the float32 cumulative sum of the shares falls by one unit in the last place
     # across a rounding edge, on a CPU.
@@ -112,21 +116,14 @@ def test_dirichlet_sizes_are_positive_despite_float32_rounding():
         assert size.min() >= 1, f"seed {seed}: a client without data"
 
 
-def test_dominant_label_is_a_quarter_of_a_clients_data():
+# Without a dominant one the largest of ten has a little more than a tenth.
+@pytest.mark.parametrize(("dominant_share", "low", "high"), [(0.25, 0.24, 0.26), (0.0, 0.1, 0.15)])
+def test_dominant_label_has_its_share_of_a_clients_data(dominant_share, low, high):
     tops = [
         label_shares(partition, BIG).max(axis=1)[partition.size >= 200].mean()
-        for partition in each(draw(Dirichlet(dominant_share=0.25), BIG, 6000, 10))
+        for partition in each(draw(Dirichlet(dominant_share=dominant_share), BIG, 6000, 10))
     ]
-    assert 0.24 < np.mean(tops) < 0.26
-
-
-def test_no_label_dominates_without_dominant_share():
-    tops = [
-        label_shares(partition, BIG).max(axis=1)[partition.size >= 200].mean()
-        for partition in each(draw(Dirichlet(dominant_share=0.0), BIG, 6000, 10))
-    ]
-    # 0.1, and a little more because it is the largest of ten.
-    assert 0.1 < np.mean(tops) < 0.15
+    assert low < np.mean(tops) < high
 
 
 def test_dominant_labels_are_assigned_evenly_and_at_random():
@@ -202,18 +199,6 @@ def test_subset_of_samples_comes_from_the_whole_set(config):
     assert len(np.unique(partitions.order)) == len(BALANCED)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("config", [Iid(min_quality=0.5), Dirichlet(min_quality=0.5)])
-def test_vmap_over_keys_matches_single_draws(config):
-    batched = draw(config, BALANCED, 700, 7)
-    keys = jax.random.split(jax.random.key(0), 20)[:3]
-    single = jax.jit(lambda k, labels: config.assign(k, with_targets(labels), 700, 7))
-    for i, key in enumerate(keys):
-        row = jax.tree.map(lambda leaf, i=i: leaf[i], batched)
-        jax.tree.map(np.testing.assert_array_equal, row, single(key, BALANCED))
-    assert not np.array_equal(batched.order[0], batched.order[1]), "the key has no effect"
-
-
 @pytest.mark.parametrize("concentration", [0.5, 3.0])
 def test_sizes_have_the_moments_of_a_dirichlet_distribution(concentration):
     num_samples, num_clients = 800, 8
@@ -257,3 +242,47 @@ def test_share_weighs_sizes_by_quality():
         quality=np.asarray([1.0, 0.5], np.float32),
     )
     np.testing.assert_allclose(share_of(partition), [0.4, 0.6], rtol=1e-6)
+
+
+# ---------------------------------------------------------------- skewed labels
+
+
+@pytest.mark.parametrize(("num_clients", "number"), [(1, 1200), (10, 1200), (100, 333)])
+@pytest.mark.parametrize("config", [Shards(), Shards(per_client=3), DirichletLabels()])
+def test_skewed_partitions_are_disjoint(config, num_clients, number):
+    dealt = number
+    if isinstance(config, Shards):
+        shards = num_clients * config.per_client
+        dealt = number // shards * shards
+    for partition in each(draw(config, BALANCED, number, num_clients, draws=3)):
+        assert_valid(partition, len(BALANCED), dealt)
+        assert partition.size.max() <= config.max_size(number, num_clients)
+        assert isinstance(config, DirichletLabels) or np.ptp(partition.size) == 0
+
+
+def test_client_with_two_shards_has_two_labels():
+    # 20 clients, 40 shards of 30 samples, 120 a label: a shard has one label.
+    held = [
+        label_shares(partition, BALANCED) for partition in each(draw(Shards(), BALANCED, 1200, 20))
+    ]
+    numbers = (np.concatenate(held) > 0).sum(axis=1)
+    assert numbers.max() == 2
+    assert (numbers == 2).mean() > 0.4
+    assert not np.array_equal(held[0], held[1]), "shards are dealt out at random"
+
+
+@pytest.mark.parametrize("alpha", [0.3, 3.0])
+def test_dirichlet_labels_have_their_moments_and_skew(alpha):
+    # A share of Dir(alpha) over K has the mean 1/K and the variance (1/K)(1 - 1/K)/(K alpha + 1).
+    drawn = draw(DirichletLabels(concentration=alpha), BALANCED, 1200, 10, draws=80)
+    held = [
+        label_shares(partition, BALANCED) * partition.size[:, None] for partition in each(drawn)
+    ]
+    share = np.stack(held) / (len(BALANCED) / NUM_LABELS)  # [draws, K, labels]
+    np.testing.assert_allclose(share.mean(axis=0), 0.1, atol=0.08)
+    expected, other = (0.09 / (10 * alpha * factor + 1) for factor in (1, 1.5))
+    np.testing.assert_allclose(share.var(), expected, rtol=0.15)
+    assert abs(share.var() / other - 1) > 0.15, "one and a half times alpha would be seen"
+    # Labels are dealt out one by one: who has much of one need not have much of another.
+    together = [np.corrcoef(draw.T)[np.triu_indices(10, 1)].mean() for draw in share]
+    assert abs(np.mean(together)) < 0.1
