@@ -34,10 +34,6 @@ def main() -> None:
     xr.testing.assert_allclose(eight, third, rtol=1e-4, atol=1e-4)
     losses = third.test_loss.values[..., -1]
     assert len(np.unique(np.round(losses, 3))) == losses.size, "one run stands for another"
-    alone = base.replace(learning=None, policy=named("random"))
-    given = {"record": ("clients", "clock", "spent"), "progress": False}
-    there = sweep(alone, keys[:1], devices=jax.devices()[2:3], **given)
-    xr.testing.assert_equal(there, sweep(alone, keys[:1], **given))
     spread_a_cohort(base, keys[0])
     print("ok")
 

@@ -3,6 +3,7 @@
 `make soak` does the same at fifty moments (tools/soak.py).
 """
 
+import contextlib
 import logging
 import os
 import pathlib
@@ -112,9 +113,7 @@ def test_signal_loses_nothing_and_resume_continues(cache, here, tmp_path):
     process.send_signal(signal.SIGCONT)
     process.send_signal(signal.SIGTERM)
     _, error = process.communicate(timeout=600)
-    assert process.returncode == 143
-    assert "Traceback" not in error
-    assert "--resume to continue" in " ".join(error.split())
+    assert_stopped(process, error, signal.SIGTERM, "to continue")
     printed, error, code = here(*LONG, "--resume")
     assert code == 0
     assert re.search(r"of \d chunks finished", error)
@@ -129,8 +128,15 @@ def test_signal_loses_nothing_and_resume_continues(cache, here, tmp_path):
     assert "fairness" in printed
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_resume_with_a_store_continues_in_the_same_folder(cache, here, tmp_path, number):
+def assert_stopped(process, error, number, advice):
+    """One line tells how far the command came, and how to go on."""
+    assert process.returncode == 128 + number
+    line = rf"stopped after \d of 8 runs, 0 of 1 configs \({number.name}\)\. .*{advice}\."
+    assert re.search(line, " ".join(error.split()))
+    assert "Traceback" not in error
+
+
+def test_resume_with_a_store_continues_in_the_same_folder(cache, here, tmp_path):
     two = (
         *RUN, "--policies", "random,fastest", "--rounds", "4000", "--seeds", "1", "--store", "kept",
     )  # fmt: skip
@@ -138,7 +144,7 @@ def test_resume_with_a_store_continues_in_the_same_folder(cache, here, tmp_path,
     process = program(tmp_path, cache, *two)
     while process.poll() is None and not list((tmp_path / "kept").glob("chunk-*.npz")):
         time.sleep(0.01)
-    process.send_signal(number)
+    process.send_signal(signal.SIGKILL)
     process.communicate(timeout=600)
     assert first.is_dir()
     printed, error, code = here(*two, "--resume")
@@ -149,24 +155,16 @@ def test_resume_with_a_store_continues_in_the_same_folder(cache, here, tmp_path,
     assert not (first / "unfinished").exists()
 
 
-@pytest.mark.parametrize(
-    ("number", "moment"), [(signal.SIGHUP, "made_by.json"), (signal.SIGTERM, "chunk-*")]
-)
-def test_stopped_command_reports_progress_in_one_line(cache, tmp_path, number, moment):
-    """Before the first run ends, and between two runs. A background job ignores SIGINT."""
+def test_command_stopped_before_the_first_run_ends_reports_it_in_one_line(cache, tmp_path):
     slow = (*RUN, "--rounds", "40000", "--seeds", "8", "--max-batch", "1", "--name", "mine")
     process = program(tmp_path, cache, *slow)
     kept = tmp_path / "results" / "mine" / "unfinished"
-    while process.poll() is None and not list(kept.glob(moment)):
+    while process.poll() is None and not (kept / "made_by.json").exists():
         time.sleep(0.01)
-    process.send_signal(number)
+    process.send_signal(signal.SIGHUP)  # a background job ignores SIGINT
     _, error = process.communicate(timeout=600)
-    assert process.returncode == 128 + number
     # Nothing may have been saved before the first run has ended.
-    advice = "to continue" if number == signal.SIGTERM else "(to continue|to start over)"
-    line = rf"stopped after \d of 8 runs, 0 of 1 configs \({number.name}\)\. .*{advice}\."
-    assert re.search(line, " ".join(error.split()))
-    assert "Traceback" not in error
+    assert_stopped(process, error, signal.SIGHUP, "(to continue|to start over)")
 
 
 def test_simultaneous_starts_use_separate_folders(monkeypatch, tmp_path):
@@ -185,20 +183,20 @@ def test_simultaneous_starts_use_separate_folders(monkeypatch, tmp_path):
 DISK = (*RUN, "--rounds", "200", "--seeds", "3", "--name", "mine")
 
 
-def on_a_small_disk(here, kib):
-    """What DISK says where no file is larger, and its result elsewhere."""
-    assert here(*DISK, "--out", "elsewhere")[2] == 0  # its compiled programs are kept, too
+@contextlib.contextmanager
+def no_file_above(kib):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (kib * 1024, limits[1]))
     try:
-        said = here(*DISK)
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    return said, xr.load_dataset("elsewhere/mine/data.nc")
 
 
 def test_full_disk_prints_the_table_and_one_warning(here):
-    (printed, error, code), whole = on_a_small_disk(here, kib=60)
+    assert here(*DISK, "--out", "elsewhere")[2] == 0  # its compiled programs are kept, too
+    with no_file_above(kib=60):
+        printed, error, code = here(*DISK)
     assert code == 1
     assert "fairness" in printed
     assert "cannot write the result (File too large)" in error
@@ -211,12 +209,10 @@ def test_full_disk_prints_the_table_and_one_warning(here):
     assert (code, "Use --resume to continue the unfinished run." in error) == (2, True)
     printed, error, code = here(*DISK, "--resume")
     assert (code, "Written to" in printed) == (0, True)
-    found = xr.load_dataset("results/mine/data.nc")
+    found, whole = (xr.load_dataset(f"{out}/mine/data.nc") for out in ("results", "elsewhere"))
     xr.testing.assert_equal(found, whole)
-
-
-def test_error_names_resume_if_runs_cannot_be_stored(here):
-    (_, error, code), _ = on_a_small_disk(here, kib=20)
+    with no_file_above(kib=20):  # no run can be stored either
+        _, error, code = here(*DISK, "--out", "nowhere")
     assert code == 1
     assert "use --resume to repeat unsaved runs" in error
 
