@@ -61,8 +61,9 @@ def test_cnn2_has_the_published_number_of_parameters():
 @pytest.mark.parametrize("model", [Linear(), Mlp(hidden=(7,)), Cnn2(), Cnn3()])
 def test_output_has_one_row_per_sample(model):
     x, initial = np.zeros((3, 32, 32, 3), np.float32), model.module(1).init_with_output
-    found, _ = jax.eval_shape(initial, jax.random.key(0), x)
+    found, variables = jax.eval_shape(initial, jax.random.key(0), x)
     assert found.shape == (3, 1)
+    assert set(variables) == {"params"}, "all weights are released with noise"
 
 
 def test_mlp_matches_relu_layers_in_numpy():

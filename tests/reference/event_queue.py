@@ -16,7 +16,8 @@ import numpy as np
 
 from pause_jax.rng import keys
 from tests.reference import oracles, round_keys
-from tests.reference.local_sgd import Model, Moments
+from tests.reference.local_sgd import Model
+from tests.reference.sgd import Moments
 from tests.reference.simulator import Choice, Simulator
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import optax
 
 from tests.reference import round_keys, threefry
-from tests.reference.sgd import batches, cross_entropy, half_squared_error
+from tests.reference.sgd import batches, cross_entropy, half_squared_error, step
 
 
 class Model(NamedTuple):
@@ -25,14 +25,6 @@ class Model(NamedTuple):
 
     theta: np.ndarray
     rest: dict[str, Any]
-
-
-class Moments(NamedTuple):
-    """Adam's running means of a client's gradients and their squares, and their number of steps."""
-
-    first: np.ndarray | float = 0.0
-    second: np.ndarray | float = 0.0
-    steps: int = 0
 
 
 # Learners of one structure share these programs.
@@ -134,15 +126,7 @@ class Learner:
             losses.append(loss)
             if self.learning.proximal is not None:
                 gradient = gradient + float(self.learning.proximal) * (theta - model.theta)
-            if self.learning.optimizer == "sgd":
-                theta = theta - rate * gradient
-                continue
-            step = moments.steps + 1
-            first = 0.9 * moments.first + 0.1 * gradient
-            second = 0.999 * moments.second + 0.001 * gradient**2
-            moments = Moments(first, second, step)
-            mean, square = first / (1 - 0.9**step), second / (1 - 0.999**step)
-            theta = theta - rate * mean / (np.sqrt(square) + 1e-8)
+            theta, moments = step(theta, gradient, moments, rate, self.learning.optimizer)
         return Model(theta, rest), moments, sum(losses) / len(losses)
 
     def own_loss(self, model, client):

@@ -15,6 +15,27 @@ class Trained(NamedTuple):
     loss: float
 
 
+class Moments(NamedTuple):
+    """Adam's running means of the gradients and their squares, and their number of steps."""
+
+    first: np.ndarray | float = 0.0
+    second: np.ndarray | float = 0.0
+    steps: int = 0
+
+
+def step(
+    weights: np.ndarray, gradient: np.ndarray, moments: Moments, rate: float, optimizer: str
+) -> tuple[np.ndarray, Moments]:
+    """One step of SGD or Adam."""
+    if optimizer == "sgd":
+        return weights - rate * gradient, moments
+    steps = moments.steps + 1
+    first = 0.9 * moments.first + 0.1 * gradient
+    second = 0.999 * moments.second + 0.001 * gradient**2
+    mean, square = first / (1 - 0.9**steps), second / (1 - 0.999**steps)
+    return weights - rate * mean / (np.sqrt(square) + 1e-8), Moments(first, second, steps)
+
+
 def batches(order: np.ndarray, batch_size: int) -> list[np.ndarray]:
     """One pass in the given order; the last batch may be smaller."""
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
@@ -47,19 +68,11 @@ def train(
     """SGD or Adam on the rows of each step. Integer y means classification."""
     criterion = cross_entropy if np.issubdtype(y.dtype, np.integer) else half_squared_error
     params = [np.asarray(kernel, np.float64), np.asarray(bias, np.float64)]
-    first, second = [np.zeros_like(p) for p in params], [np.zeros_like(p) for p in params]
-    losses = []
-    for step, rows in enumerate(steps, start=1):
+    moments, losses = [Moments(), Moments()], []
+    for rows in steps:
         inputs = np.asarray(x[rows], np.float64)
         loss, error = criterion(inputs @ params[0] + params[1], y[rows])
         losses.append(loss)
         for i, gradient in enumerate([inputs.T @ error, error.sum(axis=0)]):
-            if optimizer == "sgd":
-                params[i] = params[i] - learning_rate * gradient
-                continue
-            first[i] = 0.9 * first[i] + 0.1 * gradient
-            second[i] = 0.999 * second[i] + 0.001 * gradient**2
-            mean = first[i] / (1 - 0.9**step)
-            spread = np.sqrt(second[i] / (1 - 0.999**step))
-            params[i] = params[i] - learning_rate * mean / (spread + 1e-8)
+            params[i], moments[i] = step(params[i], gradient, moments[i], learning_rate, optimizer)
     return Trained(params[0], params[1], float(np.mean(losses)))

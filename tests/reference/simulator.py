@@ -20,7 +20,8 @@ import numpy as np
 from pause_jax.rng import keys
 from pause_jax.world.latency import Network
 from tests.reference import oracles, round_keys, threefry
-from tests.reference.local_sgd import Learner, Model, Moments
+from tests.reference.local_sgd import Learner, Model
+from tests.reference.sgd import Moments
 
 TIE = 1e-6
 

@@ -10,7 +10,6 @@ import pytest
 from pause_jax import ConfigError, SimConfig, cli, presets, simulate, sweep
 from pause_jax.base import memory
 from pause_jax.learning import Characters, LinearRegression
-from pause_jax.policies import named
 from pause_jax.run import programs
 from pause_jax.run.preflight import check_size
 from pause_jax.run.record.result import chosen
@@ -164,10 +163,3 @@ def test_length_beyond_every_topic_is_refused():
         match=r"learning.data.length = 100000000: must be shorter than the longest topic",
     ):
         Characters(length=10**8).load()
-
-
-@pytest.mark.parametrize("path", ["num_rounds", "num_clients", "eval_every", "policy.search.steps"])
-def test_integer_beyond_int32_is_refused(path):
-    config = BANDIT.replace(policy=named("sa_pause")).override({path: 2**40})
-    with pytest.raises(ConfigError, match=f"{path} = 1099511627776: must be a whole number"):
-        simulate(config, KEY)

@@ -78,10 +78,11 @@ SENT = ("clients", "in_time", "test_loss", "downloaded", "uploaded")
 def test_policies_that_read_losses_run_with_lost_updates():
     """Of the others, those that differ in kind meet such rules in test_selector.
 
-    `power_of_choice` and `adapow_d` ask as `cpow_d` does. `refl` meets them in its own tests.
+    Power-of-choice meets silent clients in test_when_spent. `refl` meets them in its own tests.
     """
     rules = {"deadline": 0.3, "dropout": 0.4, "stale_updates": "next"}
-    for name in set(NAMED) - {*PLAIN, "power_of_choice", "adapow_d", "refl"}:
+    power_of_choice = {"power_of_choice", "cpow_d", "rpow_d", "adapow_d"}
+    for name in set(NAMED) - {*PLAIN, *power_of_choice, "refl"}:
         learning = LEARN.learning if NAMED[name].releases else None
         config = LEARN.replace(policy=NAMED[name], learning=learning, **rules)
         result = simulate(config, KEY, record=("first_nonfinite_round", "clock"))
@@ -236,11 +237,10 @@ def pair(optimizer="sgd", keep_optimizer_state=False, **rule):
     return config, data
 
 
-IN_TIME = {"deadline": 1e6, "stale_updates": "next"}
-
-
-def two_clients(**rule):
-    config, data = pair(**rule)
+def two_clients(late, damping=None, deadline=0.5):
+    """Runs of 1, 2, 3 and 4 rounds."""
+    config, data = pair(deadline=deadline, stale_updates=late)
+    config = config.replace(learning=config.learning.replace(stale_damping=damping))
     runs = [config.replace(num_rounds=t) for t in (1, 2, 3, 4)]
     return [simulate(run, KEY, data, record=("clock",)) for run in runs]
 
@@ -264,58 +264,31 @@ def slow(weights):
     return step(weights, SLOW_X, SLOW_Y)
 
 
-@pytest.mark.parametrize("late", ["lost", "next"])
-def test_late_update_is_lost_or_averaged_in_the_next_round(late):
-    runs = two_clients(deadline=0.5, stale_updates=late)
-    first = weights_of(runs[0])
-    # Before round 1, from what all of both clients would have given it.
-    start = _before(weights_of(two_clients(**IN_TIME)[0]))
-    np.testing.assert_allclose(first, start + fast(start), rtol=1e-5)
-    expected, held = first, slow(start)
-    for result in runs[1:]:
-        before = expected
-        expected = before + (fast(before) if late == "lost" else (fast(before) + held) / 2)
-        held = slow(before)
+@pytest.mark.parametrize(
+    ("late", "damping"), [("lost", None), ("next", None), ("next", 0.35)], ids=str
+)
+def test_late_update_is_lost_or_averaged_in_the_next_round(late, damping):
+    """With damping, by REFL's weights."""
+    runs = two_clients(late, damping)
+    # Nothing arrives in the first round.
+    expected = weights_of(two_clients("next", damping, deadline=0.05)[0])
+    held, factor = np.zeros(3), 0.0
+    for result in runs:
+        now = fast(expected)
+        expected, held = expected + (now + factor * held) / (1 + factor), slow(expected)
         np.testing.assert_allclose(weights_of(result), expected, rtol=1e-4)
+        factor = float(late == "next")
+        if damping is not None:
+            (factor,) = oracle.stale_weights([fast(expected)], [held], 1, damping)
+            assert factor == pytest.approx((1 - damping) / 2 + damping * (1 - np.exp(-1)))
     assert float(runs[3].clock[-1]) == pytest.approx(4 * 0.5)
 
 
-def test_stale_updates_can_use_refl_weights():
-    beta = 0.35
-    config, data = pair(deadline=0.5, stale_updates="next")
-    learning = config.learning.replace(stale_damping=beta)
-    configs = [config.replace(num_rounds=t, learning=learning) for t in (1, 2, 3)]
-    runs = [simulate(config, KEY, data, record=("clock",)) for config in configs]
-    expected = weights_of(runs[0])
-    start = _before(weights_of(two_clients(**IN_TIME)[0]))
-    held = slow(start)
-    for result in runs[1:]:
-        now = fast(expected)
-        (factor,) = oracle.stale_weights([now], [held], 1, beta)
-        assert factor == pytest.approx((1 - beta) / 2 + beta * (1 - np.exp(-1)))
-        expected, held = (
-            expected + (now + factor * held) / (1 + factor),
-            slow(expected),
-        )
-        np.testing.assert_allclose(weights_of(result), expected, rtol=1e-4)
-
-
 def test_only_late_updates_are_averaged_without_arrivals():
-    runs = two_clients(deadline=0.05, stale_updates="next")
+    runs = two_clients("next", deadline=0.05)
     start = weights_of(runs[0])
     expected = start + (fast(start) + slow(start)) / 2
     np.testing.assert_allclose(weights_of(runs[1]), expected, rtol=1e-5)
-
-
-def _before(after):
-    """The weights before a round of both clients, which is affine in them."""
-
-    def together(weights):
-        return weights + (fast(weights) + slow(weights)) / 2
-
-    offset = together(np.zeros(3))
-    columns = [together(unit) - offset for unit in np.eye(3)]
-    return np.linalg.solve(np.stack(columns, axis=1), after - offset)
 
 
 # --- bytes

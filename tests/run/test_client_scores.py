@@ -45,7 +45,8 @@ def scores_of(variables):
 
 
 def test_recorded_client_scores_match_the_evaluated_models():
-    result = simulate(HELD, KEY, record=(*SCORES, "client_top", "counts"))
+    record = (*SCORES, "client_top", "counts")
+    result = simulate(HELD, KEY, record=record)
     expected = scores_of(result.variables)
     for name, metric in zip((*SCORES, "client_top"), (*METRICS, "top"), strict=True):
         recorded = np.asarray(result.values[name])
@@ -55,7 +56,7 @@ def test_recorded_client_scores_match_the_evaluated_models():
     assert (np.diff(result.client_loss, axis=0) != 0).all()
 
     seeds = jnp.stack([KEY, jax.random.key(7)])
-    data = sweep({"mine": HELD}, seeds, record=SCORES, progress=False)
+    data = sweep({"mine": HELD}, seeds, record=record, progress=False)
     assert data.client_loss.dims == ("config", "seed", "eval_round", "client")
     np.testing.assert_allclose(data.client_loss[0, 0], result.client_loss, rtol=1e-5)
     np.testing.assert_allclose(data.client_accuracy[0, 0], result.client_accuracy, rtol=1e-5)

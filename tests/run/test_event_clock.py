@@ -106,9 +106,8 @@ CONFIGS = {
     "fedasync": BASE.replace(
         policy=Random(), privacy=NoPrivacy(), clock=at(4, 1, staleness=Hinge(slope=2.0, grace=1.0))
     ),
-    "everybody_under_way": BASE.replace(
+    "everybody_under_way": WITHOUT.replace(
         policy=Random(),
-        privacy=NoPrivacy(),
         latency=SpeedNormal(),
         clock=at(8, 2, staleness=Equal(), max_staleness=1.0),
     ),
@@ -124,7 +123,7 @@ CONFIGS = {
     ),
     # The buffer is above the concurrency.
     "losses": BASE.replace(policy=LargestLoss(), clock=at(2, 3)),
-    "more_slots_than_buffer": BASE.replace(policy=Pause(), clock=at(6, 2, 3)),
+    "more_slots_than_buffer": WITHOUT.replace(policy=Pause(), clock=at(6, 2, 3)),
     "pairs": BASE.replace(
         policy=Pause(), availability=0.4, dropout=0.3, num_rounds=9, clock=at(5, 3, 2)
     ),
@@ -138,7 +137,7 @@ CONFIGS = {
         policy=Random(),
         privacy=NoPrivacy(),
         dropout=0.3,
-        clock=at(5, 3),
+        clock=at(5, 3, staleness=Equal()),
         learning=LEARNING.replace(optimizer="adam", learning_rate=0.01, keep_optimizer_state=True),
     ),
     "one_under_way": WITHOUT.replace(policy=Random(), clock=at(1, 2)),

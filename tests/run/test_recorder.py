@@ -1,15 +1,13 @@
 """What is recorded: each quantity once, one's own beside the library's, costly ones left out."""
 
-import chex
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import QUANTITIES, ConfigError, Result, quantity, simulate, stack, sweep
+from pause_jax import QUANTITIES, ConfigError, Result, quantity, simulate, sweep
 from pause_jax.policies import NAMED
 from tests.support.pages import play
-from tests.support.runs import BANDIT, KEY, LEARN, K, M, T, assert_same_bits, learn_run
+from tests.support.runs import BANDIT, KEY, LEARN, K, T, bandit_run, learn_run
 
 pytestmark = pytest.mark.slow
 
@@ -79,39 +77,23 @@ def test_sweep_labels_a_custom_quantity_with_dimensions_unit_and_gap():
     assert (data.idle_seconds[1, 0, : T // 2] >= 0).all()
 
 
-def test_unrecorded_quantities_are_not_computed(monkeypatch):
+def test_unrecorded_quantities_are_not_computed_and_change_no_other(monkeypatch):
     from pause_jax.run.rounds import state
 
     def nobody_asked(*args, **kwargs):
         raise AssertionError("the genie was asked")
 
+    whole = bandit_run("pause")
     monkeypatch.setattr(state, "score", nobody_asked)
-    lean = simulate(BANDIT, jax.random.key(5), record=("clients", "clock"))
-    assert sorted(lean.values) == ["clients", "clock"]
-    with pytest.raises(AssertionError, match="the genie was asked"):
-        simulate(BANDIT, jax.random.key(5), record=("clients", "clock", "regret"))
-
-
-def test_removing_a_quantity_changes_no_other():
     lean = simulate(BANDIT, KEY, record=("clients", "clock", "counts"))
-    whole = simulate(BANDIT, KEY)
     np.testing.assert_array_equal(lean.clients, whole.clients)
     np.testing.assert_array_equal(lean.counts, whole.counts)
     np.testing.assert_allclose(lean.clock, whole.clock, rtol=1e-6)
+    assert sorted(lean.values) == ["clients", "clock", "counts"]
     with pytest.raises(AttributeError, match=r"'regret' \(recorded: clients, clock, counts"):
         _ = lean.regret
-
-
-def test_result_is_a_pytree_with_attributes_under_vmap():
-    keys = jax.random.split(KEY, 2)
-    record = ("clients", "clock", "reward", mean_seconds)
-    config = BANDIT.replace(policy=NAMED["random"])
-    batched = jax.vmap(lambda key: simulate(config, key, record=record))(keys)
-    chex.assert_shape([batched.mean_seconds, batched.clients], [(2,), (2, T, M)])
-    assert "reward" in dir(batched)
-    again = jax.tree.unflatten(*reversed(jax.tree.flatten(batched)))
-    assert_same_bits(again, batched)
-    assert jnp.shape(stack([BANDIT, BANDIT]).reward.alpha) == (2,)
+    with pytest.raises(AssertionError, match="the genie was asked"):
+        simulate(BANDIT, KEY, record=("clients", "clock", "regret"))
 
 
 def test_result_docstring_lists_every_quantity():

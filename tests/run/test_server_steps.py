@@ -15,7 +15,7 @@ import pytest
 from pause_jax import Asynchronous, ConfigError, Learning, SimConfig, Synchronous, simulate
 from pause_jax.bandit import Selection, no_info
 from pause_jax.base.struct import static
-from pause_jax.config import Equal, Hinge, Polynomial, validate
+from pause_jax.config import Polynomial, validate
 from pause_jax.learning import Digits, Learner, Linear
 from pause_jax.policies import POLICIES, Context, Fastest, Policy, PolicyConfig, Random, named
 from pause_jax.run.driver import single_run
@@ -214,24 +214,6 @@ def test_event_clock_reproduces_rounds_bit_for_bit(base, policy):
         if "slot" not in {**QUANTITIES, **STEP_QUANTITIES}[name].dims:
             assert_same_bits(rounds.values[name], steps.values[name])
     assert_same_bits(rounds.variables, steps.variables)
-
-
-# --- weights
-
-
-@pytest.mark.parametrize(
-    ("law", "expected"),
-    [
-        (Equal(), [1, 1, 1, 1]),
-        (Polynomial(), [1, 2**-0.5, 3**-0.5, 0.1]),
-        (Polynomial(exponent=2.0), [1, 1 / 4, 1 / 9, 1e-4]),
-        (Hinge(slope=2.0, grace=1.0), [1, 1, 1 / 3, 1 / 197]),
-    ],
-)
-def test_staleness_laws(law, expected):
-    factor = law.factor(jnp.asarray([0.0, 1.0, 2.0, 99.0]))
-    assert factor[0] == 1
-    np.testing.assert_allclose(factor, expected, rtol=1e-5)
 
 
 # --- invariants

@@ -10,7 +10,7 @@ from pause_jax import ConfigError, SimConfig, simulate, sweep
 from pause_jax.base.memory import refused_if_too_large
 from pause_jax.policies import named
 from pause_jax.run.preflight import warn_if_far
-from pause_jax.world.latency import LogNormal, Network, Traces
+from pause_jax.world.latency import LogNormal, Traces
 
 pytestmark = pytest.mark.slow
 
@@ -37,17 +37,6 @@ def test_sweep_warns_of_latencies_in_milliseconds():
     config = BASE.replace(latency=LogNormal(fastest=100.0, slowest=1000.0))
     with pytest.warns(UserWarning, match=FAR):
         sweep(config, jax.random.split(jax.random.key(0), 2), progress=False)
-
-
-def test_latencies_in_seconds_do_not_warn():
-    models = (
-        LogNormal(fastest=0.1, slowest=100.0),
-        LogNormal(fastest=2.0),
-        LogNormal(fastest=100.0, slowest=1e3, min_latency=50.0),
-        Network(download_bytes=1e6, upload_bytes=1e6),
-    )
-    for latency in models:
-        simulate(BASE.replace(latency=latency), jax.random.key(0), record=("clock",))
 
 
 def test_warning_bound_is_a_fiftieth_of_the_fastest_client():

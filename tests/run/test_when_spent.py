@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import ConfigError, Learning, SimConfig, quantity, simulate
+from pause_jax import Learning, SimConfig, quantity, simulate
 from pause_jax.analysis.ledger import ledger
-from pause_jax.config import validate
 from pause_jax.learning import Digits, Linear
 from pause_jax.policies import NAMED, Fastest, Oort, Selection
 from pause_jax.privacy import Geometric, PerCoordinateLaplace, Uniform
@@ -162,8 +161,3 @@ def test_open_ended_budget_excludes_no_client_and_ends_in_noise(how):
     kernel = np.abs(np.asarray(jax.tree.leaves(result.variables)[-1], float))
     # Delta / (2^-100 eps_bar) is 2e25; an update without noise is within Delta / 2 = 0.0015.
     assert 1e24 < np.median(kernel) < 1e27
-
-
-def test_unknown_when_spent_is_refused():
-    with pytest.raises(ConfigError, match=r"when_spent = 'ignore'.*exclude, drop"):
-        validate(BANDIT.replace(when_spent="ignore"))

@@ -22,9 +22,7 @@ from pause_jax.run.rounds.state import State
 from tests.reference import round_keys
 
 KEY = jax.random.key(0)
-# Every registered policy, and each search once; all names go through test_contracts.
 WALKS = ("alsa", "sa_pause", "vanilla_sa")
-POLICIES = [*(policy.name for policy in policies.POLICIES), "pause_exhaustive", "sa_pause"]
 # FedCor's own numbers fit a hundred steps a round, and choose nobody by them in the first 25. Walks
 # have 500 steps.
 QUICK = {
