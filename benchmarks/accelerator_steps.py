@@ -187,7 +187,7 @@ def peers(setting: Setting) -> Iterator[Step]:
     if importlib.util.find_spec("torch") is None:
         chosen = {OURS: chosen[OURS]}
     module = CONTENDERS[OURS]._replace(norms=False)
-    for kind in ("float32", "bfloat16"):
+    for kind in ("bfloat16",) if setting.small else ("float32", "bfloat16"):
         chosen[f"own Flax module, {kind}"] = here, module._replace(variant=kind)
     for workload in ("tiny",) if setting.small else WORKLOADS_IN_ORDER:
         repeat = 1 if setting.small else 3

@@ -8,6 +8,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import time
 
 import jax
 import numpy as np
@@ -27,7 +28,7 @@ from pause_jax import (
     tuning,
 )
 from pause_jax.base.compilation import Compilations
-from pause_jax.learning import Dataset, Digits, FedAvgM, Learning, Linear, LinearRegression
+from pause_jax.learning import Dataset, FedAvgM, Learning, Linear, LinearRegression
 from pause_jax.policies import named
 from pause_jax.privacy import NoPrivacy
 from pause_jax.run import contract
@@ -371,11 +372,6 @@ def test_an_unknown_objective_is_refused(text):
         tuning.objective_of(text)
 
 
-def test_sampler_must_be_an_optuna_class(monkeypatch):
-    played = Played(lambda rate, *_: rate)
-    assert rate_of(searched(monkeypatch, played, "TPESampler")) > 1e5
-
-
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 @pytest.mark.parametrize("sampler", tuning.SAMPLERS)
 def test_named_samplers_propose_or_name_the_missing_package(sampler, monkeypatch):
@@ -478,32 +474,17 @@ def test_a_stopped_search_resumes_with_the_same_figures(monkeypatch, tmp_path, c
     with (whole / "trials.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 16
+    columns = ("learning.learning_rate", "learning.server.momentum", "seeds", "scored", "mean")
+    assert list(rows[0]) == [*columns, "error"]
     best = float(config_file.load(whole / "best.toml").learning.learning_rate)
     assert any(float(row["learning.learning_rate"]) == pytest.approx(best) for row in rows)
-
-
-def test_unreachable_target_keeps_initial_config(monkeypatch, tmp_path):
-    config = BASE.replace(num_rounds=3, eval_every=3)
-    config = config.override({"learning.data": Digits(num_train=120), "learning.max_steps": 1})
-    (tmp_path / "mine.toml").write_text(config_file.dumps(config))
-    # A number that no run depends on: all come equally near.
-    arguments = ("mine.toml", "--vary", "reward.gamma=0..1", "--objective", "seconds to 99 %")
-    assert command(monkeypatch, tmp_path, *arguments, "--budget", "4", "--width", "4") == 0
-    folder = tmp_path / "results" / "tune-mine"
-    heading, *rows = (folder / "trials.csv").read_text().splitlines()
-    assert heading == "reward.gamma,seeds,scored,mean,error"
-    assert [row.partition(",")[2] for row in rows] == ["3,0,nan,nan"] * 4
-    assert config_file.load(folder / "best.toml") == config
 
 
 def test_a_bad_command_leaves_no_folder(monkeypatch, tmp_path, capsys):
     for arguments, word in (
         (("digits_small",), "--vary"),
-        (("digits_small", "--vary", "policy=1..5"), "--vary"),
         (("digits_small", *("--vary", "reward.gamma=0..1") * 2), "--vary: must name each field"),
         (("bsfl_linear", "--vary", "reward.gamma=1..5"), "--objective 'seconds to 80 %'"),
-        (("digits_small", "--vary", "reward.gamma=1..5", "--sampler", "GridSampler"), "--sampler"),
-        (("digits_small", "--vary", "reward.gamma=1..5", "--storage", "no/such"), "--storage"),
     ):
         assert command(monkeypatch, tmp_path, *arguments) == 2
         assert word in " ".join(capsys.readouterr().err.split())
@@ -512,19 +493,21 @@ def test_a_bad_command_leaves_no_folder(monkeypatch, tmp_path, capsys):
 
 WORKER = """
 import sys
-from tests.test_tuning import BASE, KEY, LOSS, axes_of, tune
+from tests.test_tuning import BASE, KEY, LOSS, SHARED, axes_of, tune
 
-tune(BASE, axes_of(), LOSS, KEY, budget=32, seeds=2, storage=sys.argv[1])
+tune(BASE, axes_of(), LOSS, KEY, **SHARED, storage=sys.argv[1])
 """
+SHARED = {"budget": 32, "seeds": 2}
 
 
 def test_processes_share_a_storage(tmp_path, monkeypatch):
     storage = f"sqlite:///{tmp_path}/trials.db"
     optuna.storages.RDBStorage(storage)  # two processes that create its tables at once collide
-    workers = [
-        subprocess.Popen([sys.executable, "-c", WORKER, storage], cwd=ROOT) for _ in range(2)
-    ]
-    assert [worker.wait(timeout=600) for worker in workers] == [0, 0]
+    worker = subprocess.Popen([sys.executable, "-c", WORKER, storage], cwd=ROOT)
+    while worker.poll() is None and not optuna.get_all_study_names(storage):
+        time.sleep(0.05)
+    tune(BASE, axes_of(), LOSS, KEY, **SHARED, storage=storage)
+    assert worker.wait(timeout=600) == 0
     study = optuna.load_study(study_name=None, storage=storage)
     trials = study.get_trials(states=[optuna.trial.TrialState.COMPLETE])
     assert 32 <= len(trials) <= 40, "the processes share the budget"

@@ -33,7 +33,11 @@ from pause_jax import SimConfig, simulate
 config = SimConfig(num_clients=5, num_selected=2, num_rounds=3, learning=None)
 result = simulate(config, jax.random.key(0))
 assert result.clients.shape == (3, 2)
-for optional in ("pytest", "matplotlib", "dp_accounting", "tensorflow_datasets"):
+for optional in (
+    *("altair", "array_record", "dask", "distributed", "dp_accounting", "jinja2"),
+    *("flwr", "matplotlib", "optuna", "PIL", "pyarrow", "pytest", "safetensors", "submitit"),
+    *("tensorboardX", "tensorflow_datasets", "vl_convert", "zarr"),
+):
     assert importlib.util.find_spec(optional) is None, optional
 print(pause_jax.__file__, pause_jax.__version__)
 """
@@ -132,8 +136,11 @@ def test_a_first_program_runs_from_it(environment, tmp_path):
 
 
 def test_its_command_runs(environment, tmp_path):
-    output = run_as_user(environment / "pause-jax", "policies", cwd=tmp_path)
-    assert "sa_pause" in output
+    """And a comparison without figures needs no extra."""
+    command = ("compare", "--policies", "random", "--rounds", "5", "--seeds", "2", "--no-figures")
+    changes = ("--set", "learning=none", "--set", "track_regret=false")
+    run_as_user(environment / "pause-jax", *command, *changes, cwd=tmp_path)
+    assert (tmp_path / "results" / "compare-digits_small" / "data.nc").exists()
     said = run_as_user(environment / "pause-jax", "--version", cwd=tmp_path)
     assert said == run_as_user(environment / "python", "-m", "pause_jax", "--version", cwd=tmp_path)
     assert said.startswith(f"pause_jax {metadata.version('pause_jax')}, JAX ")
