@@ -11,8 +11,9 @@ import pytest
 import xarray as xr
 import yaml
 
-from pause_jax import cli, config_file, presets
+from pause_jax import config_file, presets
 from pause_jax.cli import compare
+from tests.support.command import run
 
 pytestmark = pytest.mark.slow
 
@@ -85,10 +86,7 @@ def test_its_commands_are_understood(tmp_path, monkeypatch):
     lines = re.findall(r"^pause-jax sweep .*$", GUIDE, re.MULTILINE)
     assert len(lines) == 3
     for line in lines:
-        monkeypatch.setattr(sys, "argv", shlex.split(line.partition("#")[0]))
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert not ended.value.code
+        assert run(*shlex.split(line.partition("#")[0])[1:]) == 0
     schedulers = [request.dask for _, request in executed]
     assert schedulers == ["local:4", "10.0.0.1:8786", "127.0.0.1:8786"]
     configs, request = executed[-1]

@@ -3,15 +3,15 @@
 import pathlib
 import re
 import shlex
-import sys
 
 import jax
 import numpy as np
 import pytest
 
-from pause_jax import cli, config_file
+from pause_jax import config_file
 from pause_jax.deploy.selector import Selector
 from pause_jax.world.latency import LogNormal, Traces
+from tests.support.command import run
 
 pytestmark = pytest.mark.slow
 
@@ -53,11 +53,8 @@ def test_its_commands_run_and_what_they_write_drives_a_selector(folder, monkeypa
         shorter = [line.replace(words, fewer) for line in shorter]
     for line in shorter:
         command, _, target = line.partition(" > ")
-        monkeypatch.setattr(sys, "argv", shlex.split(command))
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        captured = capsys.readouterr()
-        assert not ended.value.code, f"{line}\n{captured.out}\n{captured.err}"
+        status, captured = run(*shlex.split(command)[1:]), capsys.readouterr()
+        assert status == 0, f"{line}\n{captured.out}\n{captured.err}"
         if target:
             (folder / target).write_text(captured.out)
     (best,) = folder.glob("results/production*/best.toml")

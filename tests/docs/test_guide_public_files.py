@@ -2,15 +2,15 @@
 
 import re
 import shlex
-import sys
 
 import numpy as np
 import pytest
 import xarray as xr
 
-from pause_jax import cli, config_file
+from pause_jax import config_file
 from pause_jax.world.latency import Network
 from tests.support import public_files
+from tests.support.command import run
 from tests.support.pages import ROOT
 
 pytestmark = pytest.mark.slow
@@ -43,18 +43,8 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run(command, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", shlex.split(command))
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    captured = capsys.readouterr()
-    return ended.value.code, captured.out, captured.err
-
-
 @pytest.mark.filterwarnings("default")
-def test_its_commands_run_from_a_public_file_to_a_compared_and_tuned_policy(
-    folder, monkeypatch, capsys
-):
+def test_its_commands_run_from_a_public_file_to_a_compared_and_tuned_policy(folder, capsys):
     assert [line.split()[1] for line in COMMANDS].count("import") == 7
     for line in COMMANDS:
         if "--preset phones" in line:  # tests/world/test_phones.py
@@ -64,8 +54,8 @@ def test_its_commands_run_from_a_public_file_to_a_compared_and_tuned_policy(
             command = command.replace("pause,random", "random")
         for words, fewer in FEWER.items():
             command = command.replace(words, fewer)
-        code, out, err = run(command, monkeypatch, capsys)
-        assert not code, f"{line}\n{out}\n{err}"
+        status, (out, err) = run(*shlex.split(command)[1:]), capsys.readouterr()
+        assert status == 0, f"{line}\n{out}\n{err}"
         if "compare" in line:
             assert "random" in out
     data = xr.load_dataset(folder / "results" / "fedscale" / "data.nc")
@@ -103,11 +93,12 @@ def test_its_commands_run_from_a_public_file_to_a_compared_and_tuned_policy(
         ),
     ],
 )
-def test_what_cannot_be_imported_is_one_line(folder, monkeypatch, capsys, command, said):
+def test_what_cannot_be_imported_is_one_line(folder, capsys, command, said):
     np.savez(folder / "labels.npz", x=np.zeros((9, 2)), y=np.arange(9) % 2)
-    code, out, err = run(f"pause-jax {command}", monkeypatch, capsys)
+    assert run(*command.split()) == 2
+    out, err = capsys.readouterr()
     text = " ".join(err.split())
-    assert (code, out) == (2, "")
+    assert out == ""
     assert text.startswith("error: ")
     assert said in text
     assert not (folder / "o").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -38,6 +39,30 @@ def model() -> ArrayRecord:
         "scale": np.asarray(2.0, np.float32),
     }
     return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
+
+
+def without_mod(
+    reply: Callable[[dict[str, Any], int], tuple[dict[str, Any], dict[str, Any]]],
+) -> ClientApp:
+    """Return an app without the mod whose clients send what ``reply`` returns.
+
+    Args:
+      reply: (arrays of the server, client) -> (arrays, metrics).
+    """
+    app = introduce(ClientApp())
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        came = {name: array.numpy() for name, array in message.content["arrays"].items()}
+        arrays, metrics = reply(came, int(context.node_config["partition-id"]))
+        packed = {
+            name: each if isinstance(each, Array) else Array(np.asarray(each))
+            for name, each in arrays.items()
+        }
+        content = {"arrays": ArrayRecord(packed), "metrics": MetricRecord(metrics)}
+        return Message(RecordDict(content), reply_to=message)
+
+    return app
 
 
 def client_app(
