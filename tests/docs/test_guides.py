@@ -14,6 +14,9 @@ from pause_jax.privacy import Tiers
 from tests.support.pages import ROOT, blocks, play
 from tests.support.results import made
 
+# A policy that takes less time to compile than PAUSE.
+RANDOM = "from pause_jax.policies import Random\n"
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("guide", "number"), [("own_data_and_model", 6), ("your_fleet", 6)])
@@ -21,7 +24,12 @@ def test_data_and_fleet_run_from_first_to_last(guide, number, monkeypatch, tmp_p
     monkeypatch.chdir(tmp_path)
     page = f"docs/guides/{guide}.md"
     assert len(blocks(page)) == number
-    play(page, smaller={"base = SimConfig(": "base = SimConfig(track_regret=False, "})
+    smaller = {
+        "base = SimConfig(": f"{RANDOM}base = SimConfig(policy=Random(), track_regret=False, "
+    }
+    if guide == "own_data_and_model":
+        smaller['("pause", "random")'] = '("random",)'
+    play(page, smaller=smaller)
     printed = capsys.readouterr().out.strip().splitlines()
     if guide == "own_data_and_model":
         assert all(re.match(r"(y|y_train|num_clients)\b", line) for line in printed[-4:])
@@ -30,7 +38,8 @@ def test_data_and_fleet_run_from_first_to_last(guide, number, monkeypatch, tmp_p
 @pytest.mark.slow
 def test_fine_tuning_runs(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
-    smaller = {"num_rounds=40,": "num_rounds=9, track_regret=False,"}
+    smaller = {"num_rounds=40,": "num_rounds=9, track_regret=False, policy=Random(),"}
+    smaller["base ="] = f"{RANDOM}base ="
     play("docs/guides/fine_tuning.md", smaller=smaller)
     sizes = [int(line.split()[0]) for line in capsys.readouterr().out.splitlines()]
     kernels = ((64, 32), (32, 16), (16, 10))

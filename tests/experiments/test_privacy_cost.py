@@ -9,6 +9,7 @@ import pytest
 import typer
 
 from experiments.noise_cost import run, settings
+from pause_jax.policies import Random
 from pause_jax.privacy import PerCoordinateLaplace
 
 pytestmark = pytest.mark.slow
@@ -47,6 +48,8 @@ def test_the_kept_tables_hold_what_is_claimed():
 def test_it_runs_small_and_its_checks_can_fail(tmp_path, monkeypatch, capsys):
     few = {p: m for p, m in settings.mechanisms(2778).items() if p.mechanism in SMALL}
     monkeypatch.setattr(settings, "mechanisms", lambda d: few)
+    of_paper = settings.setting  # with PAUSE, whose search takes long to compile
+    monkeypatch.setattr(run, "setting", lambda *given: of_paper(*given).replace(policy=Random()))
     with pytest.raises(typer.Exit):
         run.main(datasets="digits", networks="30/5", seeds=1, rounds=2, out=tmp_path)
     printed = capsys.readouterr().out

@@ -53,6 +53,10 @@ def test_pause_table_1_runs_small(tmp_path, monkeypatch):
     monkeypatch.setattr(graphs, "SHAPES", ((8, 4),))
     monkeypatch.setattr(instances, "KINDS", ("uniform",))
     monkeypatch.setattr(landscape, "median_seconds", traced)
+    walk = table_1.printed_sign
+    monkeypatch.setattr(
+        table_1, "printed_sign", lambda outcome, _, __, *rest: walk(outcome, 8, 200, *rest)
+    )
     text = run_small(table_1, tmp_path, largest=540, sets=20, graph_instances=4)
     assert "ok   vanilla: slope 2 for m = K/6" in text
     assert "ok   worst case: the set of the m highest ucb has all m (K - m) neighbours" in text
