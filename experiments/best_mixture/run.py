@@ -17,14 +17,26 @@ from scipy import optimize
 from experiments.common import regret_setting
 from experiments.common.outcome import Outcome
 from pause_jax import simulate
-from pause_jax.policies import Genie, Pause, PolicyConfig, Random, RoundRobin, Thompson, Ucb
+from pause_jax.policies import (
+    Genie,
+    Mixture,
+    Pause,
+    PolicyConfig,
+    Random,
+    RoundRobin,
+    SpeedTurns,
+    Thompson,
+    Ucb,
+)
 
 HERE = pathlib.Path(__file__).parent
 POLICIES: dict[str, PolicyConfig] = {
     "genie": Genie(),
     "pause": Pause(index=Ucb()),
     "pause_thompson": Pause(index=Thompson()),
+    "mixture": Mixture(),
     "round_robin": RoundRobin(),
+    "speed_turns": SpeedTurns(),
     "random": Random(),
 }
 SETTING = regret_setting.config(Genie(), 1)
@@ -190,6 +202,14 @@ def main(
     outcome.check("the genie earns less than it", late["genie"] < (1 - WITHIN) * blocks.rate)
     outcome.check("pause earns more than the genie", late["pause"] > late["genie"])
     outcome.check("so do turns in order of speed", late["round_robin"] > late["genie"])
+    outcome.check(
+        f"mixture learns to earn the rate of the best mixture within {WITHIN:.0%}",
+        abs(late["mixture"] / blocks.rate - 1) < WITHIN,
+    )
+    outcome.check(
+        f"speed_turns learns to earn as much as turns in known order within {WITHIN:.0%}",
+        abs(late["speed_turns"] / late["round_robin"] - 1) < WITHIN,
+    )
     draw(rewards, blocks.rate, out)
     outcome.finish(out)
 

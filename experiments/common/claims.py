@@ -27,6 +27,8 @@ import numpy as np
 import scipy.special
 from numpy.typing import ArrayLike
 
+from pause_jax.analysis import comparison
+
 # Simultaneous confidence level of all intervals of a family.
 CONFIDENCE = 0.95
 # Share of seeds that counts as "always". Even 20 seeds that all agree confirm at most 0.79 in a
@@ -34,8 +36,6 @@ CONFIDENCE = 0.95
 SHARE = 0.75
 # Number of seeds of an image experiment that a machine with two cores can run.
 DECIDABLE = 20
-# Probability with which the interval of `seeds_needed` seeds excludes the bound.
-POWER = 0.8
 # Fewer seeds do not determine the spread.
 _PILOT = 3
 _SHARES = 1000
@@ -177,8 +177,8 @@ def interval(claim: Claim, together: int = 1) -> tuple[float, float]:
 def seeds_needed(claim: Claim, together: int = 1) -> float:
     """Return the number of seeds with which the interval would exclude the bounds.
 
-    The mean or share and the spread are assumed to remain as measured. A mean needs power
-    ``POWER``. Infinite if the number is too large, for example if a bound was hit exactly.
+    The mean or share and the spread are assumed to remain as measured. A mean has a power of
+    80 %. Infinite if the number is too large, for example if a bound was hit exactly.
     """
     if claim.kind == "share":
         for seeds in range(claim.seeds, _SHARES):
@@ -188,16 +188,7 @@ def seeds_needed(claim: Claim, together: int = 1) -> float:
         return math.inf
     spread = claim.error * math.sqrt(claim.seeds)
     distance = min(abs(claim.found - bound) for bound in (claim.above, claim.below))
-    luck, z = scipy.special.ndtri(POWER), -scipy.special.ndtri((1 - CONFIDENCE) / 2 / together)
-    if not distance or (z + luck) * spread > 1000 * distance:
-        return math.inf
-    # Student's quantile exceeds the normal quantile, which takes a few more seeds.
-    found = max(claim.seeds, math.ceil(((z + luck) * spread / distance) ** 2))
-    while True:
-        error = spread / math.sqrt(found)
-        if half_width(error, found, together) + luck * error <= distance:
-            return found
-        found += 1
+    return comparison.seeds_needed(distance, spread, (1 - CONFIDENCE) / together, claim.seeds)
 
 
 def half_width(error: float, seeds: int, together: int = 1) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,12 @@ import xarray as xr
 from pause_jax.analysis import metrics
 from pause_jax.base.struct import ConfigError
 
-__all__ = ["Difference", "differences"]
+__all__ = ["Difference", "differences", "seeds_needed"]
+
+# Probability with which the interval of ``seeds_needed`` seeds excludes the bound.
+POWER = 0.8
+# Numbers of seeds from here on are not suggested, because few users could run them.
+_MANY_SEEDS = 1000
 
 
 class Aim(NamedTuple):
@@ -35,6 +40,9 @@ class Difference(NamedTuple):
     Attributes:
       mean: mean difference over the pairs, in the unit of the compared values; NaN without pairs.
       low, high: ends of the confidence interval; NaN with fewer than two pairs.
+      p: p-value of the paired t-test, without correction; NaN with fewer than two pairs.
+      needed: number of seeds that would probably make the difference significant
+        (:func:`seeds_needed`); NaN with fewer than two pairs.
       pairs: number of seeds in which both configs have a value.
       seeds: total number of seeds.
     """
@@ -42,6 +50,8 @@ class Difference(NamedTuple):
     mean: float
     low: float
     high: float
+    p: float
+    needed: float
     pairs: int
     seeds: int
 
@@ -131,18 +141,49 @@ def differences(
         raise ConfigError(f"against = {against!r}: must be one of {', '.join(names)}.")
     ours = values.sel(config=against).values.astype(float)
     others = [name for name in names if name != against]
-    tail = (1 - 0.95) / 2 / max(comparisons or len(others), 1)
+    level = (1 - 0.95) / max(comparisons or len(others), 1)
     found = {}
     for name in others:
         each = values.sel(config=name).values.astype(float) - ours
         each = each[np.isfinite(each)]
         number = each.size
         mean = float(each.mean()) if number else math.nan
-        half = math.nan
+        half = p = needed = math.nan
         if number > 1:
-            error = float(each.std(ddof=1)) / math.sqrt(number)
-            half = float(special.stdtrit(number - 1, 1 - tail)) * error
-        found[name] = Difference(mean, mean - half, mean + half, number, ours.size)
+            spread = float(each.std(ddof=1))
+            error = spread / math.sqrt(number)
+            half = float(special.stdtrit(number - 1, 1 - level / 2)) * error
+            p = (
+                2 * float(special.stdtr(number - 1, -abs(mean) / error))
+                if error
+                else float(not mean)
+            )
+            needed = seeds_needed(abs(mean), spread, level, number)
+        found[name] = Difference(mean, mean - half, mean + half, p, needed, number, ours.size)
+    return found
+
+
+def seeds_needed(distance: float, spread: float, level: float, seeds: int) -> float:
+    """Return the number of seeds whose t-interval excludes a bound with a probability of 80 %.
+
+    Args:
+      distance: distance of the mean from the bound, which is assumed to remain as measured.
+      spread: standard deviation over seeds, with the same assumption.
+      level: probability with which an interval may miss the mean.
+      seeds: smallest number to return, at least 2.
+
+    Returns:
+      Number of seeds; infinite if it would be about a million or more.
+    """
+    from scipy import special
+
+    luck, z = special.ndtri(POWER), special.ndtri(1 - level / 2)
+    if not distance or (z + luck) * spread > 1000 * distance:
+        return math.inf
+    # Student's quantile exceeds the normal quantile, which takes a few more seeds.
+    found = max(seeds, math.ceil(((z + luck) * spread / distance) ** 2))
+    while (special.stdtrit(found - 1, 1 - level / 2) + luck) * spread > distance * found**0.5:
+        found += 1
     return found
 
 
@@ -151,7 +192,7 @@ def quoted(name: str) -> str:
     return name if name.replace("_", "").isalnum() else f"'{name}'"
 
 
-def listed(names: Sequence[str], number: int = 4, word: str = "and") -> str:
+def listed(names: Iterable[str], number: int = 4, word: str = "and") -> str:
     """Join names as "a, b and c"; replace the names after the first ``number`` by "N more"."""
     shown = list(names)
     if len(shown) > number:
@@ -269,20 +310,31 @@ def _findings(goal: Aim, others: dict[str, Difference], against: str, best: str)
     shown = [
         f"{quoted(name)} ({_difference(each, goal)})" for name, each in others.items() if each.shown
     ]
-    undecided = [
-        quoted(name) for name, each in others.items() if each.pairs == each.seeds and not each.shown
-    ]
+    undecided = {
+        quoted(name): each
+        for name, each in others.items()
+        if each.pairs == each.seeds and not each.shown
+    }
     name = f"{quoted(against)}{best}"
     do = "does" if len(undecided) == 1 else "do"
+    needed = [
+        f"{each.needed:.0f}" if each.needed < _MANY_SEEDS else f"over {_MANY_SEEDS}"
+        for each in undecided.values()
+    ]
     if shown:
         differ = "differs" if len(shown) == 1 else "differ"
         text = f"Over {seeds} seeds, {listed(shown)} {differ} significantly from {name}"
-        return text + (f"; {listed(undecided)} {do} not." if undecided else ".")
+        return text + (f"; {listed(undecided)} {do} not{_settled(needed)}." if undecided else ".")
     if undecided and seeds == 1:
         return f"One seed cannot show whether {name} differs from {listed(undecided, word='or')}."
     if undecided:
-        return f"Over {seeds} seeds, {listed(undecided)} {do} not differ significantly from {name}."
+        text = f"Over {seeds} seeds, {listed(undecided)} {do} not differ significantly from {name}"
+        return f"{text}{_settled(needed)}."
     return "No other config has a value in every seed."
+
+
+def _settled(needed: Sequence[str]) -> str:
+    return f" (about {listed(needed)} seeds would probably settle it)"
 
 
 def _difference(each: Difference, goal: Aim) -> str:

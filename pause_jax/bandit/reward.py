@@ -18,6 +18,7 @@ __all__ = [
     "cohort_problem",
     "cohort_value",
     "generalization_reward",
+    "marginal_generalization",
     "problem_of",
 ]
 
@@ -52,6 +53,33 @@ def generalization_reward(
     rate = counts.astype(share.dtype) / jnp.asarray(round, share.dtype)
     x = num_selected * share - rate
     return jnp.sign(x) * jnp.abs(x) ** exponent
+
+
+def marginal_generalization(
+    counts: Array,
+    round: Array | int,
+    share: Float[Array, " K"],
+    num_selected: int,
+    exponent: Array | float,
+) -> Float[Array, " K"]:
+    """Compute the long-run reward that each client gains by taking part more often.
+
+    A client with participation rate s = T_k(t - 1) / t earns h(s) = s g(s) per round in the long
+    run, with g of :func:`generalization_reward`. For beta > 1, h is not concave near its fair share
+    m share_k. The result is the smallest derivative of h at rates up to s, which never increases
+    with s: ``|x|^(beta - 1) (x - beta s)`` with x = m share_k - s wherever h is concave.
+    """
+    rate = counts.astype(share.dtype) / jnp.asarray(round, share.dtype)
+    fair = num_selected * share
+
+    def derivative(x: Array) -> Array:
+        size = jnp.maximum(jnp.abs(x), 1e-6)  # for beta < 1, the derivative at x = 0 is infinite
+        return jnp.sign(x) * size**exponent - exponent * (fair - x) * size ** (exponent - 1)
+
+    x = fair - rate
+    inflection = jnp.maximum(exponent - 1, 0.0) / (exponent + 1) * fair
+    here = derivative(x)
+    return jnp.where(x >= inflection, here, jnp.minimum(here, derivative(inflection)))
 
 
 def additive_terms(

@@ -18,6 +18,8 @@ from pause_jax.config.presets import PRESETS
 from pause_jax.privacy import NoPrivacy
 
 _COMPARED = Source(policy="pause,sa_pause,random,fastest,all,all:none")
+# Three seeds would not settle the differences in the demo.
+_FIVE_SEEDS = Request(seeds=5)
 _ONE_SEED = Request(seeds=1)
 
 
@@ -27,7 +29,7 @@ def compare(
         str, typer.Option(help=f"Config file (TOML) or preset: {', '.join(PRESETS)}.")
     ] = "digits_small",
     source: Source = _COMPARED,
-    request: Request,
+    request: Request = _FIVE_SEEDS,
 ) -> None:
     """Compare selection policies on the same data and simulated latencies."""
     for setting in source.change or ():

@@ -26,17 +26,19 @@ from pause_jax.policies.index import (
 from pause_jax.policies.one_of import OneOf as OneOf
 from pause_jax.policies.latency_bandits import CsUcb, CsUcbQ, RbcsF
 from pause_jax.policies.oort import Oort, Pisces
-from pause_jax.policies.pause import Bsfl, Genie, Pause, maximiser as maximiser
+from pause_jax.policies.pause import Bsfl, Genie, Mixture, Pause, maximiser as maximiser
 from pause_jax.policies.polaris import Polaris
 from pause_jax.policies.power_of_choice import PowerOfChoice
 from pause_jax.policies.privacy_aware import BudgetGroups, NoiseSampling, TolerantFirst
 from pause_jax.policies.refl import Refl
 from pause_jax.policies.sampling import ClusteredSize, F3ast, MdSampling
+from pause_jax.policies.speed_turns import SpeedTurns
 
 POLICIES: tuple[type[PolicyConfig], ...] = (
     Pause, Bsfl, CsUcb, CsUcbQ, RbcsF, PowerOfChoice, Oort, FedCs, MdSampling, ClusteredSize,
     ClusteredSimilarity, DivFl, HicsFl, FedCor, GreedyFed, E3cs, F3ast, Polaris, Refl, Pisces,
-    NoiseSampling, TolerantFirst, BudgetGroups, Random, RoundRobin, Fastest, All, Genie,
+    NoiseSampling, TolerantFirst, BudgetGroups, Mixture, SpeedTurns, Random, RoundRobin, Fastest,
+    All, Genie,
 )  # fmt: skip
 
 # Library policies by their names on the command line, in config files and in presets.
@@ -81,9 +83,9 @@ def named(policy: str | PolicyConfig) -> PolicyConfig:
 __all__ = [
     "NAMED", "All", "Answer", "Bsfl", "BudgetGroups", "ClusteredSimilarity", "ClusteredSize",
     "Context", "CsUcb", "CsUcbQ", "DiscountedUcb", "DivFl", "E3cs", "F3ast", "Fastest", "FedCor",
-    "FedCs", "Genie", "GreedyFed", "HicsFl", "IndexRule", "Info", "KlUcb", "MdSampling",
+    "FedCs", "Genie", "GreedyFed", "HicsFl", "IndexRule", "Info", "KlUcb", "MdSampling", "Mixture",
     "NoiseSampling", "Observation", "Oort", "Pause", "Pisces", "Polaris", "Policy", "PolicyConfig",
-    "PowerOfChoice", "Query", "Random", "RbcsF", "Refl", "RoundRobin", "Selection", "Thompson",
-    "TolerantFirst", "Ucb", "UcbV", "UsefulRate", "by_data_size", "draw_clients", "equal_weights",
-    "named", "no_info", "stateless", "top_clients",
+    "PowerOfChoice", "Query", "Random", "RbcsF", "Refl", "RoundRobin", "Selection", "SpeedTurns",
+    "Thompson", "TolerantFirst", "Ucb", "UcbV", "UsefulRate", "by_data_size", "draw_clients",
+    "equal_weights", "named", "no_info", "stateless", "top_clients",
 ]  # fmt: skip

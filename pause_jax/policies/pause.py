@@ -13,7 +13,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.bandit.protocol import Observation, Selection
-from pause_jax.bandit.reward import problem_of
+from pause_jax.bandit.reward import (
+    additive_terms,
+    cohort_problem,
+    generalization_reward,
+    marginal_generalization,
+)
 from pause_jax.bandit.search import Exact, Search
 from pause_jax.base.struct import ConfigError, Sizes, node, static
 from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
@@ -22,20 +27,27 @@ from pause_jax.policies.index import Index, IndexRule, Ucb, from_stats
 
 
 def maximiser(
-    context: Context, index: Index, search: Search, *, left: Callable[[Array], Array] | None
+    context: Context,
+    index: Index,
+    search: Search,
+    *,
+    left: Callable[[Array], Array] | None,
+    generalization: Callable[..., Array] = generalization_reward,
 ) -> Policy:
     """Build the policy that maximises ``min index + sum of g and p terms`` using a search.
 
     The policy's state is the state of the index. ``left`` maps participations [K] to the remaining
-    shares p [K] of the budgets. It is None without the privacy reward.
+    shares p [K] of the budgets. It is None without the privacy reward. ``generalization`` computes
+    g [K], with the arguments of :func:`generalization_reward`.
     """
 
     def select(key: Array, state: Any, round: Array, available: Array) -> Selected:
-        m, counts = context.num_selected, index.counts(state)
+        m, counts, reward = context.num_selected, index.counts(state), context.reward
         index_key, search_key = jax.random.split(key)
         value = index.value(index_key, state, round)
         remaining = None if left is None else left(counts)
-        problem = problem_of(value, context.reward, counts, round, context.share, remaining, m)
+        g = generalization(counts, round, context.share, m, reward.beta)
+        problem = cohort_problem(value, reward, additive_terms(reward, g, remaining, m))
         clients, info = search(search_key, problem, m, available)
         return by_data_size(clients, available, context), info
 
@@ -112,3 +124,32 @@ class Genie(PolicyConfig):
     def build(self, context: Context) -> Policy:
         index = from_stats(context, lambda key, stats, round: context.speed_at(round))
         return maximiser(context, index, Exact(), left=context.privacy.budget.remaining)
+
+
+class Mixture(PolicyConfig):
+    """Frank-Wolfe steps towards the mixture of cohorts with the largest long-run reward.
+
+    PAUSE maximises the reward of the coming round. A mixture of cohorts earns more in the long run
+    if it considers how a participation lowers the generalization reward of later rounds. This
+    policy maximises PAUSE (14) with the derivative of the long-run reward in place of g.
+
+    Attributes:
+      index: index rule that estimates speeds optimistically.
+    """
+
+    name: ClassVar[str] = "mixture"
+    summary: ClassVar[str] = "PAUSE with the long-run generalization reward, by Frank-Wolfe steps"
+    observes: ClassVar[str] = "latency"
+    assumes: ClassVar[str] = "data sizes, tau_min"
+    reference: ClassVar[str] = "ours; Frank and Wolfe 1956"
+
+    index: IndexRule = node(factory=Ucb, of=IndexRule)
+
+    def build(self, context: Context) -> Policy:
+        return maximiser(
+            context,
+            self.index.build(context),
+            Exact(),
+            left=context.privacy.budget.remaining,
+            generalization=marginal_generalization,
+        )

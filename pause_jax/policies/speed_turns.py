@@ -1,0 +1,68 @@
+"""Speed turns: clients take turns in cohorts of similar estimated speed."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool
+
+from pause_jax.bandit.protocol import Observation, Selection, no_info
+from pause_jax.bandit.search.problem import ordered
+from pause_jax.base.struct import node
+from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
+from pause_jax.policies.choose import by_data_size, mask_of, top_clients
+from pause_jax.policies.index import IndexRule, Ucb
+
+
+class TurnsState(NamedTuple):
+    """State of speed turns."""
+
+    index: Any  # state of the index rule
+    due: Bool[Array, " K"]  # clients without a turn in the current cycle
+
+
+class SpeedTurns(PolicyConfig):
+    """Selection of the fastest clients, by estimated speed, that are due in the current cycle.
+
+    Each client takes part once per cycle, so that its cohort has clients of similar speed. A cycle
+    ends when fewer than m due clients are available. Clients of the next cycle fill the cohort.
+
+    Attributes:
+      index: index rule that estimates speeds optimistically.
+    """
+
+    name: ClassVar[str] = "speed_turns"
+    summary: ClassVar[str] = "turns in cohorts of similar speed, which it learns"
+    observes: ClassVar[str] = "latency"
+    assumes: ClassVar[str] = "tau_min"
+    reference: ClassVar[str] = "ours"
+
+    index: IndexRule = node(factory=Ucb, of=IndexRule)
+
+    def build(self, context: Context) -> Policy:
+        num_clients = context.num_clients
+        index = self.index.build(context)
+
+        def init() -> TurnsState:
+            return TurnsState(index.init(), jnp.ones(num_clients, bool))
+
+        def select(key: Array, state: TurnsState, round: Array, available: Array) -> Selected:
+            index_key, tie_key = jax.random.split(key)
+            speed = index.value(index_key, state.index, round)
+            order = ordered(speed, jnp.ones(num_clients, bool), tie_key)
+            place = jnp.zeros(num_clients).at[order].set(jnp.arange(num_clients, dtype=speed.dtype))
+            score = jnp.where(state.due, num_clients, 0) - place
+            clients = top_clients(score, available, context.num_selected, tie_key)
+            return by_data_size(clients, available, context), no_info()
+
+        def update(state: TurnsState, selection: Selection, observation: Observation) -> TurnsState:
+            speed = context.min_latency / observation.latency
+            chosen = mask_of(selection.clients, selection.active, num_clients)
+            ahead = chosen & ~state.due  # turns of the next cycle
+            due = jnp.where(jnp.any(ahead), ~ahead, state.due & ~chosen)
+            return TurnsState(index.update(state.index, selection, speed, observation), due)
+
+        return Policy(init, select, update)
