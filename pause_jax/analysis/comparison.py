@@ -318,23 +318,21 @@ def _findings(goal: Aim, others: dict[str, Difference], against: str, best: str)
     name = f"{quoted(against)}{best}"
     do = "does" if len(undecided) == 1 else "do"
     needed = [
-        f"{each.needed:.0f}" if each.needed < _MANY_SEEDS else f"over {_MANY_SEEDS}"
-        for each in undecided.values()
+        f"about {each.needed:.0f} for {other}"
+        for other, each in undecided.items()
+        if each.needed < _MANY_SEEDS
     ]
+    settled = f" Seeds that would probably settle this: {listed(needed)}." if needed else ""
     if shown:
         differ = "differs" if len(shown) == 1 else "differ"
         text = f"Over {seeds} seeds, {listed(shown)} {differ} significantly from {name}"
-        return text + (f"; {listed(undecided)} {do} not{_settled(needed)}." if undecided else ".")
+        return text + (f"; {listed(undecided)} {do} not." if undecided else ".") + settled
     if undecided and seeds == 1:
         return f"One seed cannot show whether {name} differs from {listed(undecided, word='or')}."
     if undecided:
-        text = f"Over {seeds} seeds, {listed(undecided)} {do} not differ significantly from {name}"
-        return f"{text}{_settled(needed)}."
+        text = f"Over {seeds} seeds, {listed(undecided)} {do} not differ significantly from {name}."
+        return text + settled
     return "No other config has a value in every seed."
-
-
-def _settled(needed: Sequence[str]) -> str:
-    return f" (about {listed(needed)} seeds would probably settle it)"
 
 
 def _difference(each: Difference, goal: Aim) -> str:

@@ -36,7 +36,8 @@ def publish(
         summary.save(rows, result_folder.claimed(folder, result_folder.SUMMARY))
         ledger_table.save(books, result_folder.claimed(folder, result_folder.LEDGER))
         if request.latex is not None:
-            text = tables.comparison_table(result, target, request.latex, markup="latex").to_latex()
+            table = tables.comparison_table(result, target, request.latex, markup="latex")
+            text = table.to_latex(escape=False)
             result_folder.claimed(folder, result_folder.TABLE).write_text(text, "utf-8")
         if request.figures:
             _draw(result, folder, target)

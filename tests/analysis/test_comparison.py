@@ -34,7 +34,9 @@ def test_noise_is_not_a_significant_difference():
     # Equal means up to rounding: either may be the best.
     other = {"one": "two", "two": "one"}[found.against]
     words = f"Over 3 seeds, {other} does not differ significantly from {found.against} (the best)."
-    assert found.text.endswith(words)
+    (needed,) = [each.needed for each in found.differences[0].values()]
+    settled = f" Seeds that would probably settle this: about {needed:.0f} for {other}."
+    assert found.text.endswith(words + settled)
     assert "over 3 seeds" in found.text
     assert "sooner" not in found.text
 

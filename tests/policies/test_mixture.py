@@ -57,7 +57,9 @@ def test_every_cohort_maximises_index_plus_marginal_reward():
         cohort = tuple(np.asarray(selection.clients).tolist())
         if times.min() > 0:
             bound = total / times + np.sqrt((M + 1) * np.log(t) / times)
-            gain = marginal_generalization(times, t, (sizes / sizes.sum()).astype(np.float32), M, 1.2)
+            gain = marginal_generalization(
+                times, t, (sizes / sizes.sum()).astype(np.float32), M, 1.2
+            )
             weight = 3.0 / M * np.asarray(gain)
             energy = {
                 pair: min(bound[list(pair)]) + sum(weight[list(pair)])
