@@ -108,21 +108,23 @@ def plot_participation(result: xr.Dataset, axes: Axes) -> None:
 
 
 def plot_regret(curves: xr.DataArray, axes: Axes, scale: str = "log") -> None:
-    """Draw cumulative regret against rounds, averaged over seeds; means <= 0 are not drawn.
+    """Draw cumulative regret against rounds, averaged over seeds.
 
     Args:
       curves: cumulative regret R(n), [config, seed, round].
       axes: Matplotlib axes.
-      scale: Matplotlib scale of both axes.
+      scale: Matplotlib scale of both axes. ``log`` omits means <= 0.
     """
     n = curves["round"].values
     shown = np.unique(np.geomspace(1, n.size, 400).astype(int)) - 1
-    every = {name: curve.at(shown) for name, curve in curves_of.by_round(curves).items()}
-    positive = {
-        name: curve._replace(mean=np.where(curve.mean > 0, curve.mean, np.nan))
-        for name, curve in every.items()
-    }
-    _draw(positive, curves, axes, errors=False)
+    drawn = {name: curve.at(shown) for name, curve in curves_of.by_round(curves).items()}
+    if scale == "log":
+        drawn = {
+            name: curve._replace(mean=np.where(curve.mean > 0, curve.mean, np.nan))
+            for name, curve in drawn.items()
+            if (curve.mean > 0).any()
+        }
+    _draw(drawn, curves, axes, errors=False)
     axes.set(xscale=scale, yscale=scale, xlabel="round n", ylabel="cumulative regret R(n)")
     axes.set_title("Cumulative regret (mean over seeds)")
     _label(axes)

@@ -144,6 +144,14 @@ def test_regret_plot_has_a_title_and_a_legend(scale):
     assert axes.get_title(loc="left")
 
 
+def test_regret_without_a_positive_value_is_drawn_on_a_linear_scale_only():
+    result = made({"a": None, "b": None})
+    regret = result.regret.cumsum("round")
+    regret[1] = -abs(regret[1])
+    assert names(drawn(plotting.plot_regret, regret, scale="log")) == ["a"]
+    assert sorted(names(drawn(plotting.plot_regret, regret, scale="linear"))) == ["a", "b"]
+
+
 def test_config_name_is_not_rendered_as_a_formula(tmp_path):
     labels = ["$\\frac{$", "a$b", "$x$", "{"]
     plotting.save_figures(made(dict.fromkeys(labels)), tmp_path)
