@@ -55,7 +55,7 @@ def test_all_comparisons_are_corrected_together():
 
 @pytest.mark.parametrize(
     ("wins", "together", "marked"),
-    [(16, 1008, True), (15, 1008, False), (13, 1, True), (12, 1, False), (0, 1, False)],
+    [(16, 1056, True), (15, 1056, False), (13, 1, True), (12, 1, False), (0, 1, False)],
 )
 def test_a_mark_takes_a_significant_share_of_worlds_and_ties_count_against(wins, together, marked):
     lead = np.repeat([2.0, 0.0], [wins, SEEDS - wins])
