@@ -40,7 +40,6 @@ class Difference(NamedTuple):
     Attributes:
       mean: mean difference over the pairs, in the unit of the compared values; NaN without pairs.
       low, high: ends of the confidence interval; NaN with fewer than two pairs.
-      p: p-value of the paired t-test, without correction; NaN with fewer than two pairs.
       needed: number of seeds that would probably make the difference significant
         (:func:`seeds_needed`); NaN with fewer than two pairs.
       pairs: number of seeds in which both configs have a value.
@@ -50,7 +49,6 @@ class Difference(NamedTuple):
     mean: float
     low: float
     high: float
-    p: float
     needed: float
     pairs: int
     seeds: int
@@ -148,18 +146,12 @@ def differences(
         each = each[np.isfinite(each)]
         number = each.size
         mean = float(each.mean()) if number else math.nan
-        half = p = needed = math.nan
+        half = needed = math.nan
         if number > 1:
             spread = float(each.std(ddof=1))
-            error = spread / math.sqrt(number)
-            half = float(special.stdtrit(number - 1, 1 - level / 2)) * error
-            p = (
-                2 * float(special.stdtr(number - 1, -abs(mean) / error))
-                if error
-                else float(not mean)
-            )
+            half = float(special.stdtrit(number - 1, 1 - level / 2)) * spread / math.sqrt(number)
             needed = seeds_needed(abs(mean), spread, level, number)
-        found[name] = Difference(mean, mean - half, mean + half, p, needed, number, ours.size)
+        found[name] = Difference(mean, mean - half, mean + half, needed, number, ours.size)
     return found
 
 

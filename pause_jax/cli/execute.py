@@ -11,7 +11,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
@@ -20,7 +20,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from pause_jax.base.compilation import Compilations, use_cache
-from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
 from pause_jax.cli import result_folder
 from pause_jax.cli.options import Request
@@ -51,7 +50,7 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
     """
     from pause_jax.cli.publish import publish, show_again  # pandas takes a second to import
 
-    _check_output(request, configs)
+    _check_output(request)
     name = default_name if request.name is None else request.name
     result_folder.check_name(name)
     with _executor(request.dask) as executor, stoppable():
@@ -100,7 +99,7 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
         end(stopped, resume if resumable else "Run the same command again to start over.")
 
 
-def _check_output(request: Request, configs: Collection[str]) -> None:
+def _check_output(request: Request) -> None:
     """Validate the output options before any run."""
     if not 0 < request.target <= 1:
         raise ConfigError(f"--target {request.target}: must be > 0 and <= 1 (0.8 means 80 %).")
@@ -108,13 +107,6 @@ def _check_output(request: Request, configs: Collection[str]) -> None:
         raise ConfigError(
             "--figures requires matplotlib. Run pip install 'pause_jax[plot]', or use --no-figures."
         )
-    if request.latex is not None:
-        if request.latex not in configs:
-            raise ConfigError(
-                f"--latex {shown(request.latex)}: must be a config: {', '.join(configs)}."
-            )
-        if importlib.util.find_spec("jinja2") is None:
-            raise ConfigError("--latex requires jinja2. Run pip install 'pause_jax[report]'.")
     if request.log:
         from pause_jax.analysis import events
 

@@ -123,11 +123,6 @@ class Request(Output):
         None, "Format of an additional log of every round. May be repeated.", "--log"
     )
     per_client: bool = option(False, "Record the accuracy and loss of each client.", "--per-client")
-    latex: str | None = option(
-        None,
-        "Config that a table for a paper, table.tex, compares the others with.",
-        metavar="CONFIG",
-    )
     max_batch: int | None = option(None, "Maximum runs per batch (default: what fits in memory).")
     store: pathlib.Path | None = option(
         None, "Folder that keeps finished runs, for --resume.", metavar="FOLDER"

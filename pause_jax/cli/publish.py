@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from pause_jax.analysis import events, ledger_table, summary, tables
+from pause_jax.analysis import events, ledger_table, summary
 from pause_jax.analysis.comparison import compare
 from pause_jax.analysis.ledger import Ledger
 from pause_jax.cli import result_folder
@@ -35,10 +35,6 @@ def publish(
         result_folder.save(result, folder, about)
         summary.save(rows, result_folder.claimed(folder, result_folder.SUMMARY))
         ledger_table.save(books, result_folder.claimed(folder, result_folder.LEDGER))
-        if request.latex is not None:
-            table = tables.comparison_table(result, target, request.latex, markup="latex")
-            text = table.to_latex(escape=False)
-            result_folder.claimed(folder, result_folder.TABLE).write_text(text, "utf-8")
         if request.figures:
             _draw(result, folder, target)
         for kind in request.log or ():

@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
 DATA, RUN, UNFINISHED = "data.nc", "run.json", "unfinished"
 SUMMARY, LEDGER, REPORT = "summary.csv", "ledger.csv", "report.html"
-TABLE = "table.tex"
 # Files and subfolders that a command may write to its result folder.
 FILES = (
-    *(DATA, RUN, SUMMARY, LEDGER, REPORT, TABLE),
+    *(DATA, RUN, SUMMARY, LEDGER, REPORT),
     *("events.csv", "answers.csv", "best.toml", "trials.csv"),
 )
 _FOLDERS = ("configs", "figures", "tensorboard")

@@ -54,7 +54,7 @@ def compared(tmp_path_factory):
         status = run(
             "compare", "--policies", "random,all:none", "--rounds", "10", "--seeds", "2",
             "--target", "0.3", "--name", "mine", "--set", "learning.model=linear",
-            "--set", "track_regret=false", "--latex", "random",
+            "--set", "track_regret=false",
         )  # fmt: skip
     assert status == 0
     (folder / "printed.txt").write_text(printed.getvalue())
@@ -83,15 +83,11 @@ def test_compare_writes_data_configs_figures_and_summary(compared):
         "ledger.csv",
         "run.json",
         "report.html",
-        "table.tex",
         "configs/random.toml",
         "configs/all__no_privacy.toml",
         *(f"figures/{name}.{form}" for name in FIGURES for form in ("png", "pdf", "svg")),
     }
     assert "digest" not in (compared / "summary.csv").read_text().splitlines()[0]
-    table = (compared / "table.tex").read_text()
-    assert r"s to 30 \%, against random" in table
-    assert table.count(r"\mathbf") == 2
     data = xr.load_dataset(compared / "data.nc")
     assert data.config.values.tolist() == ["random", "all, no privacy"]
     assert data.sizes["seed"] == 2
@@ -295,7 +291,6 @@ def test_the_version_is_printed(capsys):
         (("compare", "--set", "num_selected=31"), ["num_selected = 31", "<= num_clients = 30"]),
         (("compare", "--target", "80"), ["--target 80", "<= 1"]),
         (("compare", "--log", "json"), ["--log", "'json' is not one of 'tensorboard',"]),
-        (("compare", "--latex", "rondom"), ["--latex 'rondom': must be a config: pause, "]),
         (("compare", "--per-client"), ["'client_loss' needs held-out samples"]),
         (("compare", "--seeds", "0"), ["--seeds", "greater than or equal to 1"]),
         (("compare", "--preset", "mnist_small", "--data-dir", "nowhere"), ["nowhere", "folder"]),
