@@ -130,24 +130,15 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
 
 
 def check_pure(config: PolicyConfig, context: Context) -> None:
-    """Trace a policy's round three times, once for a rebuilt policy, and compare the traces.
-
-    Raises:
-      AssertionError: if the traces differ.
-    """
+    """Raise AssertionError if a policy, called or built again, traces its round differently."""
     policy = policy_of(config, context)
-    trace = _trace(policy, context)
-    others = {
-        "calling it again with the same arguments": policy,
-        "building it again from the same config": policy_of(config, context),
-    }
-    for when, other in others.items():
-        _require(
-            _trace(other, context) == trace,
-            f"{type(config).__name__}: {when} gives another program. A policy must be pure: keep "
-            "memory in the state, draw from the key, and use only the config, the context and "
-            "the arguments.",
-        )
+    again = policy, policy_of(config, context)
+    _require(
+        {_trace(policy, context)} == {_trace(each, context) for each in again},
+        f"{type(config).__name__}: calling it again, or building it again from the same config, "
+        "gives another program. A policy must be pure: keep memory in the state, draw from the "
+        "key, and use only the config, the context and the arguments.",
+    )
 
 
 def _trace(policy: Policy, context: Context) -> str:
@@ -176,9 +167,8 @@ def _trace(policy: Policy, context: Context) -> str:
         late=ones < 0,
         clock=1.0,
     )
-    play_once = jax.jit(play).lower(
-        jax.random.key(0), jnp.int32(1), observation.available, jnp.float32(1), observation
-    )
+    arguments = jnp.int32(1), observation.available, jnp.float32(1), observation
+    play_once = jax.jit(play).lower(jax.random.key(0), *arguments)
     return play_once.as_text()
 
 
@@ -318,7 +308,21 @@ def check_learner(learning: Learning, *, num_clients: int = 6, num_selected: int
     size = jnp.shape(state.partition.size)
     _require(size == (num_clients,), f"partition.size has shape {size}: must be [K]")
     _check_training(learner, state, cohort)
-    _check_answers(learner, state, cohort)
+
+    @jax.jit
+    def answers(state: LearnerState, cohort: Array) -> tuple[Array, dict[str, Array]]:
+        return learner.ask(jax.random.key(1), state, cohort, None), learner.evaluate(state)
+
+    asked, metrics = answers(state, cohort)
+    _require(
+        asked.shape == cohort.shape, f"ask returned shape {asked.shape}: must be {cohort.shape}"
+    )
+    _require(
+        sorted(metrics) == sorted(learner.metrics),
+        f"evaluate returned {sorted(metrics)}, but Learner.metrics is {sorted(learner.metrics)}",
+    )
+    scalars = all(jnp.shape(value) == () for value in metrics.values())
+    _require(scalars, "every metric must be a scalar")
     record = chosen(("first_nonfinite_round", "train_loss"))
     record = with_metrics(record, learner.metrics, per_client=learner.evaluate_clients is not None)
     result = simulate(config, jax.random.key(2), record=record)
@@ -367,24 +371,6 @@ def _check_training(learner: Learner, state: LearnerState, cohort: Array) -> Non
                 atol=1e-4,
                 err_msg="the order of the slots must not change the result",
             )
-
-
-def _check_answers(learner: Learner, state: LearnerState, cohort: Array) -> None:
-    @jax.jit
-    def answers(state: LearnerState, cohort: Array) -> tuple[Array, dict[str, Array]]:
-        return learner.ask(jax.random.key(1), state, cohort, None), learner.evaluate(state)
-
-    asked, metrics = answers(state, cohort)
-    _require(
-        asked.shape == cohort.shape, f"ask returned shape {asked.shape}: must be {cohort.shape}"
-    )
-    _require(
-        sorted(metrics) == sorted(learner.metrics),
-        f"evaluate returned {sorted(metrics)}, but Learner.metrics is {sorted(learner.metrics)}",
-    )
-    _require(
-        all(jnp.shape(value) == () for value in metrics.values()), "every metric must be a scalar"
-    )
 
 
 def _counted(function: Callable[..., Any]) -> tuple[Callable[..., Any], list[None]]:

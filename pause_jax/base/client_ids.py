@@ -97,9 +97,3 @@ def check_enough(
         rule = f"has no {what} for client {missing}. Number clients 0, 1, ... without gaps"
         raise ConfigError(f"{where}: {rule}, or use names.")
     raise ConfigError(f"{where}: {rule}, or set num_clients <= {known}.")
-
-
-def listed(ids: Sequence[str], most: int = 5) -> str:
-    """Format the first ``most`` ids for a message, followed by the number of omitted ids."""
-    more = f" and {len(ids) - most} more" if len(ids) > most else ""
-    return ", ".join(map(repr, ids[:most])) + more

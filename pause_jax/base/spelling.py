@@ -35,6 +35,13 @@ def file_name(label: str) -> str:
     return name.encode()[:200].decode(errors="ignore")
 
 
+def listed(entries: Iterable[str], separator: str = ", ", most: int = 5) -> str:
+    """Join the first ``most`` entries for a message, followed by the number of omitted entries."""
+    entries = list(entries)
+    more = f" and {len(entries) - most} more" if len(entries) > most else ""
+    return separator.join(entries[:most]) + more
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a "Did you mean" hint with the closest known name, or an empty string."""
     close = difflib.get_close_matches(name, list(known), n=1)

@@ -100,10 +100,6 @@ def _chosen(name: str | None, change: list[str] | None) -> list[Mechanism]:
 
 def _row(found: Audit) -> tuple[str | Text, ...]:
     numbers = f"{found.epsilon:g}", f"{found.lower_bound:.3f}", f"{found.resolution:.2f}"
-    return found.mechanism, found.claim, *numbers, _verdict(found)
-
-
-def _verdict(found: Audit) -> str | Text:
-    if found.violated:
-        return Text("VIOLATED", "red")
-    return "too few samples" if found.epsilon >= found.resolution else "not refuted"
+    verdict = "too few samples" if found.epsilon >= found.resolution else "not refuted"
+    judged = Text("VIOLATED", "red") if found.violated else verdict
+    return found.mechanism, found.claim, *numbers, judged

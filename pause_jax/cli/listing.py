@@ -22,7 +22,11 @@ from pause_jax.world.latency import LATENCIES
 def list_policies() -> None:
     """List the selection policies, with their observations and assumptions."""
     columns = word("name"), "description", "observes", "assumes known", "reference"
-    rows = [(name, *_description(name, policy)) for name, policy in NAMED.items()]
+    rows = []
+    for name, policy in NAMED.items():
+        note = "" if name == policy.name else f" ({_difference(policy)})"
+        observes = "; released: ".join((policy.observes, *policy.releases))
+        rows.append((name, policy.summary + note, observes, policy.assumes, policy.reference))
     Console().print(make_table(columns, rows))
 
 
@@ -59,12 +63,6 @@ def list_datasets() -> None:
         f"Cache folder: {cache_folder()} (safe to delete; set $PAUSE_JAX_CACHE to move it). "
         "Its subfolder compiled/ contains compiled programs."
     )
-
-
-def _description(name: str, policy: PolicyConfig) -> tuple[str, ...]:
-    note = "" if name == policy.name else f" ({_difference(policy)})"
-    released = "".join(f"; released: {what}" for what in policy.releases)
-    return policy.summary + note, policy.observes + released, policy.assumes, policy.reference
 
 
 def _difference(policy: PolicyConfig) -> str:

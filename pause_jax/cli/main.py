@@ -52,14 +52,14 @@ def program(names: Container[str] = COMMANDS) -> typer.Typer:
     app.callback()(start)
     for name, place in COMMANDS.items():
         module, function = place.split(".")
-        app.command(name)((_imported if name in names else _listed)(module, function))
+        if name in names:
+            from pause_jax.cli.options import with_options
+
+            imported = importlib.import_module(f"pause_jax.cli.{module}")
+            app.command(name)(with_options(getattr(imported, function)))
+        else:
+            app.command(name)(_listed(module, function))
     return app
-
-
-def _imported(module: str, name: str) -> Any:
-    from pause_jax.cli.options import with_options
-
-    return with_options(getattr(importlib.import_module(f"pause_jax.cli.{module}"), name))
 
 
 def _listed(module: str, name: str) -> Any:

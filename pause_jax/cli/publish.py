@@ -38,7 +38,9 @@ def publish(
         if request.figures:
             _draw(result, folder, target)
         for kind in request.log or ():
-            _log(kind, result, folder)
+            path = events.WRITERS[kind](result, folder)
+            files = filter(pathlib.Path.is_file, path.glob("**/*")) if path.is_dir() else [path]
+            result_folder.claim(folder, [str(file.relative_to(folder)) for file in files])
         if request.report:
             from pause_jax.cli.report import write_beside
 
@@ -61,12 +63,6 @@ def _draw(result: xr.Dataset, folder: pathlib.Path, target: float) -> None:
         (folder / "figures").mkdir(exist_ok=True)
         for path in drawn:
             path.replace(result_folder.free(folder, f"figures/{path.name}"))
-
-
-def _log(kind: str, result: xr.Dataset, folder: pathlib.Path) -> None:
-    path = events.WRITERS[kind](result, folder)
-    files = filter(pathlib.Path.is_file, path.glob("**/*")) if path.is_dir() else [path]
-    result_folder.claim(folder, [str(file.relative_to(folder)) for file in files])
 
 
 def show_again(folder: pathlib.Path, target: float) -> None:

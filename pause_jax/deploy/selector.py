@@ -25,9 +25,8 @@ from numpy.typing import ArrayLike, NDArray
 from pause_jax.bandit.protocol import Observation, Selection
 from pause_jax.base.archive import load_arrays, save_arrays
 from pause_jax.base.checks import float32, float32_number
-from pause_jax.base.client_ids import listed
 from pause_jax.base.source_file import check_regular, written
-from pause_jax.base.spelling import shown
+from pause_jax.base.spelling import listed, shown
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, canonical, config_file, loaded, validate, with_budgets
 from pause_jax.learning import Dataset, Learning
@@ -489,7 +488,7 @@ class Selector:
         if not is_id or client not in self._number:
             those = f"{self.client_ids[0]!r} to {self.client_ids[-1]!r}"
             if isinstance(self.client_ids[0], str):
-                those = listed(self.client_ids)
+                those = listed(map(repr, self.client_ids))
             raise ConfigError(
                 f"{name}: {shown(client)} is not a client. Client ids are {those}. Convert a mask "
                 "with numpy.flatnonzero."
@@ -579,8 +578,8 @@ def _checked_ids(ids: Sequence[Client], num_clients: int) -> tuple[Client, ...]:
     named = kinds == {int} or (kinds == {str} and "".join(ids).isprintable())
     if len(set(ids)) != num_clients or len(ids) != num_clients or not named:
         raise ConfigError(
-            f"ids = {listed(tuple(map(str, ids)))}: must be {num_clients} distinct printable "
-            "strings or distinct integers."
+            f"ids = {listed(map(repr, ids))}: must be {num_clients} distinct printable strings or "
+            "distinct integers."
         )
     return ids
 

@@ -189,9 +189,16 @@ def nnx_network(make: Callable[[nnx.Rngs], nnx.Module]) -> Network:
     def parts(module: nnx.Module) -> Any:
         return nnx.split(module, nnx.Param, nnx.RngState, ...)
 
+    def filled(state: Any, values: dict[str, Any]) -> Any:
+        copy = jax.tree.map(lambda leaf: leaf, state)  # replace_by_pure_dict mutates its argument
+        nnx.replace_by_pure_dict(copy, values)
+        return copy
+
     abstract: Any = nnx.eval_shape(lambda: make(nnx.Rngs(0)))
     takes_mask = "mask" in inspect.signature(type(abstract).__call__).parameters
     graph, params, numbers, others = parts(abstract)
+    states = jax.tree.leaves(numbers, is_leaf=lambda leaf: isinstance(leaf, nnx.RngState))
+    streams = {state.tag for state in states}
 
     def plain(module: nnx.Module) -> Variables:
         _, params, _, others = parts(module)
@@ -201,9 +208,9 @@ def nnx_network(make: Callable[[nnx.Rngs], nnx.Module]) -> Network:
     def module_of(variables: Variables) -> nnx.Module:
         return nnx.merge(
             graph,
-            _filled(params, variables["params"]),
+            filled(params, variables["params"]),
             jax.tree.map(_any_number, numbers),
-            _filled(others, variables.get(OTHERS, {})),
+            filled(others, variables.get(OTHERS, {})),
         )
 
     def init(key: Array, x: Array) -> Variables:
@@ -215,7 +222,7 @@ def nnx_network(make: Callable[[nnx.Rngs], nnx.Module]) -> Network:
         module: Any = module_of(variables)
         module.train()
         if key is not None:
-            seeds: dict[str, Any] = dict.fromkeys(_streams(numbers), key)
+            seeds: dict[str, Any] = dict.fromkeys(streams, key)
             nnx.reseed(module, **seeds)
         outputs = module(x, mask=mask) if takes_mask else module(x)
         changed = plain(module)
@@ -229,23 +236,8 @@ def nnx_network(make: Callable[[nnx.Rngs], nnx.Module]) -> Network:
     return Network(init, train, predict, draws=bool(jax.tree.leaves(numbers)))
 
 
-def _filled(state: Any, values: dict[str, Any]) -> Any:
-    from flax import nnx
-
-    copy = jax.tree.map(lambda leaf: leaf, state)  # replace_by_pure_dict mutates its argument
-    nnx.replace_by_pure_dict(copy, values)
-    return copy
-
-
 def _any_number(like: Any) -> Array:
     """Return a placeholder for random-number state with the shape and dtype of ``like``."""
     if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
         return jnp.broadcast_to(jax.random.key(0), like.shape)
     return jnp.zeros(like.shape, like.dtype)
-
-
-def _streams(numbers: Any) -> set[str]:
-    from flax import nnx
-
-    states = jax.tree.leaves(numbers, is_leaf=lambda leaf: isinstance(leaf, nnx.RngState))
-    return {state.tag for state in states}

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.base.registry import choices, label
-from pause_jax.base.spelling import shown
+from pause_jax.base.spelling import listed, shown
 from pause_jax.base.struct import Config, ConfigError, number, static
 from pause_jax.learning.learner import (
     FROZEN,
@@ -23,9 +23,6 @@ from pause_jax.learning.learner import (
 )
 from pause_jax.learning.models import Network
 from pause_jax.rng import keys
-
-# Maximum number of entries in an error message.
-MAX_LISTED = 5
 
 
 class TrainedPart(Config):
@@ -195,13 +192,6 @@ def with_frozen(network: Network, variables: Variables) -> tuple[Network, Variab
         predict=lambda sent, x: network.predict({**sent, **frozen}, x),
     )
     return bound, sent_part(variables)
-
-
-def listed(entries: Iterable[str], separator: str = ", ") -> str:
-    """Return at most five entries for a message, and the number of the others."""
-    entries = list(entries)
-    more = f" and {len(entries) - MAX_LISTED} more" if len(entries) > MAX_LISTED else ""
-    return separator.join(entries[:MAX_LISTED]) + more
 
 
 def _matching(field: str, pattern: str, names: Iterable[str]) -> set[str]:

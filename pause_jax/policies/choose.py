@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from pause_jax.bandit.protocol import Selection, no_info
 from pause_jax.bandit.search.problem import ordered
 from pause_jax.base.struct import ConfigError, Sizes
-from pause_jax.policies.base import Answer, Context, Policy, Query, Selected
+from pause_jax.policies.base import Answer, Context, Policy, Query
 
 
 def by_data_size(
@@ -160,8 +160,8 @@ def check_candidates(path: str, candidates: int | None, sizes: Sizes) -> None:
 
 def stateless(select: Callable[[Array, Array], Selection]) -> Policy:
     """Build a stateless policy from a function ``(key, available) -> Selection``."""
-
-    def full_select(key: Array, state: tuple[()], round: Array, available: Array) -> Selected:
-        return select(key, available), no_info()
-
-    return Policy(lambda: (), full_select, lambda state, selection, observation: state)
+    return Policy(
+        init=lambda: (),
+        select=lambda key, state, round, available: (select(key, available), no_info()),
+        update=lambda state, selection, observation: state,
+    )

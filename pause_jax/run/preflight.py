@@ -13,9 +13,9 @@ from jax import Array
 from jax.sharding import Mesh
 from jax.typing import ArrayLike
 
-from pause_jax.base.client_ids import gap, listed, plain
+from pause_jax.base.client_ids import gap, plain
 from pause_jax.base.memory import check_memory, tree_bytes
-from pause_jax.base.spelling import shown
+from pause_jax.base.spelling import listed, shown
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, canonical, loaded, validate
 from pause_jax.learning import Dataset, Execution
@@ -186,8 +186,8 @@ def client_ids(config: SimConfig, data: Any) -> tuple[str, ...]:
 def _other_clients(
     where: str, ids: tuple[str, ...], reference: str, expected: tuple[str, ...]
 ) -> ConfigError:
-    missing = [each for each in expected if each not in set(ids)]
-    surplus = [each for each in ids if each not in set(expected)]
+    missing = [repr(each) for each in expected if each not in set(ids)]
+    surplus = [repr(each) for each in ids if each not in set(expected)]
     parts = [f"has no line for client {listed(missing)}"] if missing else []
     parts += [f"has client {listed(surplus)}, which {reference} does not have"] if surplus else []
     return ConfigError(

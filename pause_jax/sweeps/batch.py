@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from pause_jax.base.stopping import as_completed
 from pause_jax.config import SimConfig
@@ -82,7 +82,8 @@ def _runs_of(plan: SweepPlan, group: int) -> Callable[[int], tuple[Runs, SimConf
     key_data = np.asarray(jax.random.key_data(plan.keys))
     parts = np.array_split(np.arange(1, configs.num_rounds + 1), chunking.segments)
     spec = spec_of(plan, group)
-    alone = chunking.batch == 1 and _is_default(plan.mesh)
+    default = jax.config.values["jax_default_device"] or jax.local_devices()[0]
+    alone = chunking.batch == 1 and plan.mesh.devices.tolist() == [default]
     mesh = None if alone else plan.mesh
     steps = compiled_steps(spec, plan.quantities, plan.execution, mesh)
 
@@ -150,12 +151,6 @@ class _ThreadWatch(Watch):
             save(Point(segments, state, records))
         if stopped:
             raise CancelledError
-
-
-def _is_default(mesh: Mesh) -> bool:
-    """Return whether the mesh contains only the default device."""
-    device = jax.config.values["jax_default_device"] or jax.local_devices()[0]
-    return mesh.devices.tolist() == [device]
 
 
 def _results(

@@ -360,7 +360,9 @@ def chunking_of(
         threads = max(1, min(threads, int(fitting)))
         width = int(fitting / threads)
         if threads > 1:
-            width = min(width, _cached_width(config, data, state, execution))
+            together = min(config.cohort_size, execution.client_batch or config.cohort_size)
+            kept = learner_of(config, data).client_bytes(state.learning) * together
+            width = min(width, KEPT_IN_THREAD // max(kept, 1))
         width = max(1, width)
     else:
         threads = min(threads, max_batch)
@@ -387,16 +389,6 @@ def run_bytes(config: SimConfig, state: State, quantities: Quantities) -> int:
     """Estimate the device memory of one run, in bytes."""
     cohort = config.cohort_size * model_bytes(state.learning)
     record = recorded_bytes(quantities, config)
-    return max(1, STATES * _bytes(state) + RECORDS * record + MODEL_COPIES * cohort)
-
-
-def _cached_width(config: SimConfig, data: Any, state: State, execution: Execution) -> int:
-    """Return the number of runs whose concurrently training clients fit in a core's cache."""
-    together = min(config.cohort_size, execution.client_batch or config.cohort_size)
-    kept = learner_of(config, data).client_bytes(state.learning) * together
-    return KEPT_IN_THREAD // max(kept, 1)
-
-
-def _bytes(tree: Any) -> int:
-    leaves = [x for x in jax.tree.leaves(tree) if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
-    return tree_bytes(leaves)
+    key = jax.dtypes.prng_key
+    leaves = [x for x in jax.tree.leaves(state) if not jnp.issubdtype(x.dtype, key)]
+    return max(1, STATES * tree_bytes(leaves) + RECORDS * record + MODEL_COPIES * cohort)

@@ -23,6 +23,7 @@ import numpy as np
 
 from pause_jax.base.archive import decoded, load_arrays, save_arrays
 from pause_jax.base.source_file import written
+from pause_jax.base.spelling import listed
 from pause_jax.base.struct import ConfigError
 from pause_jax.sweeps.labels import Rows
 from pause_jax.sweeps.plan import Chunk, SweepPlan
@@ -31,8 +32,6 @@ from pause_jax.sweeps.provenance import different, fingerprint
 LOG = logging.getLogger("pause_jax")
 # Minimum time between two checkpoints of a chunk, in seconds.
 SAVE_EVERY = 60.0
-# Maximum fraction of a chunk's run time spent on checkpoints.
-SHARE = 0.01
 # Maximum number of differences listed in a message.
 NAMED = 3
 _DESCRIPTION = "made_by.json"
@@ -87,10 +86,9 @@ class Store:
             ) from None
         differences, plan = compare_store(folder, plan)
         if differences:
-            more = f", and {len(differences) - NAMED} more" if len(differences) > NAMED else ""
             raise ConfigError(
-                f"{folder}: contains a different sweep: {'; '.join(differences[:NAMED])}{more}. "
-                "Choose another folder, or run the stored sweep."
+                f"{folder}: contains a different sweep: {listed(differences, '; ', NAMED)}. Choose "
+                "another folder, or run the stored sweep."
             )
         return cls(folder, plan)
 
@@ -187,7 +185,6 @@ class Checkpoint:
     def __init__(self, store: Store, chunk: Chunk):
         self._store = store
         self._path = store.checkpoint_path(chunk)
-        self._cost = 0.0
         self._last = time.monotonic()
 
     def restored(self, state: Any, shapes: Callable[[int], list[Any]]) -> Point | None:
@@ -211,21 +208,19 @@ class Checkpoint:
         return Point(segments, *jax.tree.unflatten(structure, leaves))
 
     def save_if_due(self, point: Point) -> None:
-        """Save ``point`` if ``SAVE_EVERY`` and ``SHARE`` allow another checkpoint."""
-        if time.monotonic() - self._last >= max(SAVE_EVERY, self._cost / SHARE):
+        """Save ``point`` unless the last checkpoint is younger than ``SAVE_EVERY``."""
+        if time.monotonic() - self._last >= SAVE_EVERY:
             self.save(point)
 
     def save(self, point: Point) -> None:
         """Replace the checkpoint with ``point``, unless an earlier write of the store failed."""
         if self._store.failed:
             return
-        start = time.monotonic()
         leaves = jax.tree.leaves((point.state, point.records))
         arrays = {f"{i:04}": _plain(leaf) for i, leaf in enumerate(leaves)}
         with self._store.tolerated(), written(self._path) as file:
             save_arrays(file, {"segments": np.asarray(point.segments), **arrays})
         self._last = time.monotonic()
-        self._cost = self._last - start
 
 
 def _is_key(leaf: Any) -> bool:

@@ -256,7 +256,7 @@ from pause_jax.policies import Random
 from pause_jax.sweeps import store
 from pause_jax.sweeps.execute import SweepInterrupted
 
-store.SAVE_EVERY, store.SHARE = 0.0, float("inf")
+store.SAVE_EVERY = 0.0
 config = SimConfig(
     num_clients=6, num_selected=2, num_rounds=40, learning=None, policy=Random(), track_regret=False
 )

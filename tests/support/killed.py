@@ -94,7 +94,6 @@ def same_bits(one: xr.Dataset, other: xr.Dataset) -> None:
 
 def main(folder: str, seconds: float) -> None:
     store.SAVE_EVERY = 0.0
-    store.SHARE = 1.0
     original = batch.run_chunks
     begun: list[float] = []
 
