@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import pathlib
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ import pandas as pd
 import xarray as xr
 
 from pause_jax.base.spelling import file_name
-from pause_jax.base.struct import ConfigError
+from pause_jax.base.versions import require
 from pause_jax.run.record.quantities import QUANTITIES
 
 __all__ = ["rows"]
@@ -119,14 +118,12 @@ def write_tensorboard(result: xr.Dataset, folder: pathlib.Path) -> pathlib.Path:
     Steps are round numbers. The wall time of an event is the simulated clock, so TensorBoard's
     ``Relative`` axis shows simulated hours. Requires the extra ``tensorboard``.
     """
-    check("tensorboard")
-    from tensorboardX import SummaryWriter
-
+    writers = require("tensorboardX", "tensorboard", "--log tensorboard")
     home = folder / "tensorboard"
     places = {str(name): place for place, name in enumerate(result.config.values)}
     for (config, seed), run in itertools.groupby(rows(result), lambda row: (row.config, row.seed)):
         name = f"{places[config]:02}-{file_name(config)}"
-        with SummaryWriter(str(home / name / f"seed-{seed}")) as writer:
+        with writers.SummaryWriter(str(home / name / f"seed-{seed}")) as writer:
             for row in run:
                 for quantity, value in row.values.items():
                     writer.add_scalar(quantity, value, row.round, walltime=row.seconds)
@@ -139,12 +136,3 @@ WRITERS: dict[str, Callable[[xr.Dataset, pathlib.Path], pathlib.Path]] = {
     "csv": write_csv,
     "answers": write_answers,
 }
-
-
-def check(kind: str) -> None:
-    """Raise ConfigError if the package that this kind of log requires is missing."""
-    if kind == "tensorboard" and importlib.util.find_spec("tensorboardX") is None:
-        raise ConfigError(
-            "--log tensorboard: tensorboardX is not installed. Run: pip install "
-            "'pause_jax[tensorboard]'"
-        )

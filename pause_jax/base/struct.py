@@ -13,6 +13,7 @@ class. JAX rebuilds configs without calling their class.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
@@ -35,6 +36,15 @@ class ConfigError(ValueError):
         if len(line) > _LONGEST:
             line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
         super().__init__(line)
+
+
+@contextlib.contextmanager
+def prefixed(what: object) -> Iterator[None]:
+    """Add a prefix, such as a file name, to the message of a ConfigError in the block."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{what}: {error}") from None
 
 
 def is_ours(part: Any) -> bool:

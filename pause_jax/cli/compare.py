@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from pause_jax.base.struct import ConfigError
+from pause_jax.base.struct import ConfigError, prefixed
 from pause_jax.cli.execute import execute
 from pause_jax.cli.options import Base, Request, Source
-from pause_jax.cli.settings import about, base_config, grid, valid_config
+from pause_jax.cli.settings import base_config, grid, valid_config
 from pause_jax.config import SimConfig, config_file, validate
 from pause_jax.config.presets import PRESETS
 from pause_jax.privacy import NoPrivacy
@@ -95,7 +95,7 @@ def sweep(
     """
     configs = grid(base_config(base, source), vary or [], trust=source.trust)
     for label, config in configs.items():
-        with about(f"{base}, {label}" if vary else base):
+        with prefixed(f"{base}, {label}" if vary else base):
             validate(config)
     execute(configs, request, default_name=f"sweep-{pathlib.Path(base).stem}")
 

@@ -21,6 +21,7 @@ from rich.markup import escape
 
 from pause_jax.base.compilation import Compilations, use_cache
 from pause_jax.base.struct import ConfigError
+from pause_jax.base.versions import require
 from pause_jax.cli import result_folder
 from pause_jax.cli.options import Request
 from pause_jax.cli.output import print_error, status_of, stoppable
@@ -107,11 +108,8 @@ def _check_output(request: Request) -> None:
         raise ConfigError(
             "--figures requires matplotlib. Run pip install 'pause_jax[plot]', or use --no-figures."
         )
-    if request.log:
-        from pause_jax.analysis import events
-
-        for kind in request.log:
-            events.check(kind)
+    if "tensorboard" in (request.log or ()):
+        require("tensorboardX", "tensorboard", "--log tensorboard")
 
 
 def described(seed: int) -> dict[str, Any]:
@@ -126,10 +124,7 @@ def _executor(text: str | None) -> Iterator[Executor | None]:
     if text is None:
         yield None
         return
-    try:
-        from distributed import Client
-    except ImportError:
-        raise ConfigError("--dask requires Dask. Run pip install 'pause_jax[cluster]'.") from None
+    distributed = require("distributed", "cluster", "--dask")
     logging.getLogger("distributed").setLevel(logging.WARNING)
     where: dict[str, Any] = {"address": text}
     if local := re.fullmatch(r"local:([1-9]\d*)", text):
@@ -143,7 +138,7 @@ def _executor(text: str | None) -> Iterator[Executor | None]:
         raise ConfigError(f"--dask {text}: must be local:N, HOST:PORT or a scheduler file.")
     try:
         # Do not set the default client, because xarray would use it to lock files.
-        client = Client(**where, timeout=20, set_as_default=False)
+        client = distributed.Client(**where, timeout=20, set_as_default=False)
     except (OSError, ValueError) as error:
         raise ConfigError(f"--dask {text}: cannot connect to the scheduler ({error}).") from None
     with client:

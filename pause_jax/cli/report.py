@@ -12,10 +12,9 @@ import xarray as xr
 
 from pause_jax.analysis import report as reports
 from pause_jax.base.spelling import shown
-from pause_jax.base.struct import ConfigError
+from pause_jax.base.struct import ConfigError, prefixed
 from pause_jax.cli import result_folder
 from pause_jax.cli.options import Load, Target
-from pause_jax.cli.settings import about
 
 
 def report(
@@ -41,7 +40,7 @@ def report(
     result_folder.check_own(folder, [result_folder.REPORT, result_folder.RUN])
     path = folder / result_folder.REPORT
     try:
-        with about(data):
+        with prefixed(data):
             reports.write(result, path, target, against=against, title=folder.resolve().name)
         result_folder.claim(folder, [result_folder.REPORT])
     except OSError as error:

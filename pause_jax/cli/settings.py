@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import os
-import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from pause_jax.base.registry import look_up
-from pause_jax.base.struct import Config, ConfigError
+from pause_jax.base.struct import Config, ConfigError, prefixed
 from pause_jax.cli.options import Source
 from pause_jax.config import SimConfig, config_file, validate
 from pause_jax.config.presets import PRESETS
@@ -46,7 +44,7 @@ def base_config(base: str, source: Source) -> SimConfig:
         config = config_file.load(base, trust=source.trust)
         config = config.replace(policy=named(policy)) if policy else config
     rounds = [] if source.rounds is None else [f"num_rounds={source.rounds}"]
-    with about(base):
+    with prefixed(base):
         config = changed(config, [*rounds, *(source.change or ())], trust=source.trust)
     if colon:
         chosen = look_up(Mechanism, mechanism, "privacy")
@@ -59,18 +57,9 @@ def base_config(base: str, source: Source) -> SimConfig:
 def valid_config(base: str, source: Source) -> SimConfig:
     """Return the validated config of :func:`base_config`."""
     config = base_config(base, source)
-    with about(base):
+    with prefixed(base):
         validate(config)
     return config
-
-
-@contextlib.contextmanager
-def about(what: str | pathlib.Path) -> Iterator[None]:
-    """Add a prefix, such as a file name, to the message of a ConfigError in the block."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(f"{what}: {error}") from None
 
 
 def grid(config: SimConfig, vary: list[str], *, trust: bool = False) -> dict[str, SimConfig]:

@@ -27,6 +27,7 @@ from pause_jax.base.struct import (
     is_static,
     nested,
     no_field,
+    prefixed,
 )
 from pause_jax.config.sim_config import SimConfig
 
@@ -135,20 +136,19 @@ def loads(text: str, *, trust: bool = False) -> SimConfig:
 def load(path: str | pathlib.Path, *, trust: bool = False) -> SimConfig:
     """Read a config from a TOML file. See :func:`from_dict` for ``trust``."""
     content = content_of("FILE", path)
-    try:
+    with prefixed(path):
         if len(content) > LARGEST:
             raise ConfigError(f"must be a config file of at most {LARGEST // 2**20} MiB.")
-        # Some Windows editors write a byte-order mark at the start of a file.
-        text = content.decode("utf-8-sig")
+        try:
+            # Some Windows editors write a byte-order mark at the start of a file.
+            text = content.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise ConfigError("must be a TOML file in UTF-8.") from None
         if not text.strip():
             raise ConfigError(
                 "must not be empty. Write a config with pause-jax show PRESET > FILE."
             )
         return loads(text, trust=trust)
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: must be a TOML file in UTF-8.") from None
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
 
 
 def changed(config: C, changes: Iterable[str], *, trust: bool = False) -> C:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pause_jax.base.spelling import nearest
 from pause_jax.base.struct import ConfigError
+from pause_jax.base.versions import require
 from pause_jax.importers.request import Imported, Request, refuse
 from pause_jax.importers.samples import Samples, imported
 
@@ -35,12 +36,7 @@ def read(request: Request) -> Imported:
     Raises:
       ConfigError: if ``datasets``, the folder, the split ``train`` or a column is missing.
     """
-    try:
-        import datasets
-    except ImportError as error:
-        raise ConfigError(
-            "huggingface: requires the datasets package. Run pip install 'pause_jax[huggingface]'."
-        ) from error
+    datasets = require("datasets", "huggingface", "huggingface")
     path = request.path
     try:
         found = datasets.load_from_disk(str(path))

@@ -6,7 +6,6 @@ tensorflow-datasets (the extra ``data``) parses the messages without TensorFlow.
 
 from __future__ import annotations
 
-import importlib.util
 import pathlib
 import sqlite3
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pause_jax.base.source_file import check_regular
-from pause_jax.base.struct import ConfigError
+from pause_jax.base.versions import require
 from pause_jax.importers.request import Imported, Request, parsed, refuse
 from pause_jax.importers.samples import Samples, imported, pixels
 
@@ -30,8 +29,7 @@ def read(request: Request) -> Imported:
     Raises:
       ConfigError: if tensorflow-datasets is missing, or if the file is damaged or not EMNIST.
     """
-    if importlib.util.find_spec("tensorflow_datasets") is None:
-        raise ConfigError("tff: requires tensorflow-datasets. Run pip install 'pause_jax[data]'.")
+    require("tensorflow_datasets", "data", "tff")
     path = request.path
     check_regular("FILE", str(path))
     with path.open("rb") as file:

@@ -16,7 +16,7 @@ from pause_jax.base.client_ids import natural_order
 from pause_jax.base.compilation import cache_folder
 from pause_jax.base.memory import check_memory
 from pause_jax.base.source_file import check_regular, written
-from pause_jax.base.struct import Config, ConfigError, static
+from pause_jax.base.struct import Config, ConfigError, prefixed, static
 from pause_jax.learning.dataset import Dataset, checked
 
 # Keyword arguments of ``Dataset.of``, which include ``x`` and ``y``.
@@ -194,11 +194,9 @@ class Files(DataConfig):
                 f"learning.data.path = {self.path!r}: must be an existing .npz file, or a folder "
                 "of .npz files."
             )
-        try:
+        with prefixed(f"learning.data.path = {self.path!r}"):
             arrays = _folder(where) if where.is_dir() else _arrays(where)
             return Dataset.of(**arrays, pixel_max=self.pixel_max, num_classes=self.num_classes)
-        except ConfigError as error:
-            raise ConfigError(f"learning.data.path = {self.path!r}: {error}") from None
 
 
 def _folder(folder: pathlib.Path) -> Arrays:

@@ -15,11 +15,13 @@ from pause_jax.base.archive import digest_of
 from pause_jax.base.source_file import check_regular, written
 from pause_jax.base.spelling import listed, shown
 from pause_jax.base.struct import ConfigError
+from pause_jax.base.versions import require
 from pause_jax.learning.data import Arrays, read_npz
 from pause_jax.learning.learner import Variables, named_leaves, path_name
 from pause_jax.learning.models import Network
 
 _GIVEN = "given:"
+_SAFETENSORS = "safetensors.numpy", "safetensors", "the format .safetensors"
 _RULE = "must be an .npz or .safetensors file, or the folder of an Orbax checkpoint"
 
 
@@ -94,7 +96,7 @@ def save_weights(path: str | os.PathLike[str], result: Any) -> None:
         if path.suffix == ".npz":
             np.savez(file, **arrays)
         else:
-            file.write(_safetensors().save(arrays))
+            file.write(require(*_SAFETENSORS).save(arrays))
 
 
 def _read(start: str) -> Arrays:
@@ -111,7 +113,7 @@ def _read(start: str) -> Arrays:
         if path.suffix == ".npz":
             return named_leaves(read_npz(path))
         if path.suffix == ".safetensors":
-            return named_leaves(_safetensors().load_file(path))
+            return named_leaves(require(*_SAFETENSORS).load_file(path))
         raise ConfigError(f"{_RULE}.")
     except ConfigError as error:
         raise ConfigError(f"learning.start = {shown(start)}: {error}") from None
@@ -127,12 +129,3 @@ def _orbax(folder: pathlib.Path) -> Any:
         # As NumPy arrays, because the devices that wrote the checkpoint may not be here.
         kinds = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
         return reader.restore(folder, restore_args=kinds)
-
-
-def _safetensors() -> Any:
-    try:
-        import safetensors.numpy
-    except ImportError:
-        hint = "safetensors is missing: pip install 'pause_jax[safetensors]'."
-        raise ConfigError(hint) from None
-    return safetensors.numpy

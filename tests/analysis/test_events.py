@@ -70,7 +70,7 @@ def test_tensorboard_has_rounds_and_simulated_seconds(result, tmp_path):
     assert max(step for _, step in found) == 15
 
 
-def test_missing_package_is_reported(monkeypatch):
+def test_missing_package_is_reported(monkeypatch, result, tmp_path):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(ConfigError, match=r"pip install 'pause_jax\[tensorboard\]'"):
-        events.check("tensorboard")
+        events.write_tensorboard(result, tmp_path)

@@ -15,6 +15,7 @@ from pause_jax.base.checks import float32
 from pause_jax.base.client_ids import client_id, numbered
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
+from pause_jax.base.versions import require
 
 LARGEST = float(np.finfo(np.float32).max)
 _COLUMNS = ("client", "seconds")
@@ -135,13 +136,9 @@ def _time(value: Any) -> float:
 
 def _parquet(name: str, content: bytes) -> tuple[list[str], list[tuple[str, list[Any]]]]:
     """Return (column names, list of (place in the file, values of the line))."""
-    try:
-        import pandas as pd
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            f"{name}: Parquet requires pandas and pyarrow. Run pip install 'pause_jax[io]'."
-        ) from error
+    require("pyarrow", "io", f"{name}: Parquet")
+    import pandas as pd  # takes a second to import
+
     try:
         table = pd.read_parquet(io.BytesIO(content))
     except Exception as error:  # pyarrow and pandas raise many exception types
