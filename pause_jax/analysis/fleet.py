@@ -128,16 +128,11 @@ def fit(data: Measured) -> Fleet:
     number = np.bincount(data.client)
     if number.size < 2:
         raise ConfigError("fleet: has only one client: must have at least two. Add another client.")
-    if number.max() < 2:
-        raise ConfigError(
-            "fleet: has only one measurement per client: must have several, to estimate the "
-            "spread. Measure each client several times."
-        )
     each = [data.seconds[data.client == client] for client in range(number.size)]
     if all(np.ptp(row) == 0 for row in each):
         raise ConfigError(
-            "fleet: the measurements of each client are equal: must vary, to estimate the spread. "
-            "Do not round the seconds."
+            "fleet: each client has one measurement or equal ones: must vary, to estimate the "
+            "spread. Measure each client several times, and do not round the seconds."
         )
     mean = np.asarray([row.mean() for row in each])
     halves = [row[len(row) // 2 :].mean() / row[: len(row) // 2].mean()

@@ -42,18 +42,23 @@ def content_of(where: str, path: str | pathlib.Path) -> bytes:
         message starts with ``where``, the name of the config field.
     """
     check_regular(where, path)
-    try:
+    with os_errors_as(f"{where} = {shown(path)}: cannot be read"):
         return pathlib.Path(path).read_bytes()
+
+
+@contextlib.contextmanager
+def os_errors_as(message: str) -> Iterator[None]:
+    """Raise ConfigError with ``message`` and the reason in place of an OSError in the block."""
+    try:
+        yield
     except OSError as error:
-        raise ConfigError(f"{where} = {shown(path)}: cannot be read ({error.strerror}).") from None
+        raise ConfigError(f"{message} ({error.strerror}).") from None
 
 
 def check_regular(where: str, path: str | pathlib.Path) -> None:
     """Raise ConfigError unless a path is an accessible regular file that fits in memory."""
-    try:
+    with os_errors_as(f"{where} = {shown(path)}: cannot be read"):
         status = pathlib.Path(path).stat()
-    except OSError as error:
-        raise ConfigError(f"{where} = {shown(path)}: cannot be read ({error.strerror}).") from None
     if not stat.S_ISREG(status.st_mode):
         raise ConfigError(
             f"{where} = {shown(path)}: must be a regular file, not a folder, a pipe or a device."

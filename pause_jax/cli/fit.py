@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from pause_jax.analysis.table import make_table, number, word
-from pause_jax.base.source_file import content_of
+from pause_jax.base.source_file import content_of, os_errors_as
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import config_file
 from pause_jax.world.latency.measured import parse
@@ -80,10 +80,8 @@ def fit(
     text = tomli_w.dumps({"latency": config_file.to_dict(model)})
     console.print(text, highlight=False, markup=False, end="")
     if out is not None:
-        try:
+        with os_errors_as(f"--out {out}: cannot be written"):
             out.write_text(text)
-        except OSError as error:
-            raise ConfigError(f"--out {out}: cannot be written ({error.strerror}).") from None
 
 
 def sentences(found: Fleet) -> list[str]:

@@ -11,6 +11,7 @@ import typer
 import xarray as xr
 
 from pause_jax.analysis import report as reports
+from pause_jax.base.source_file import os_errors_as
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError, prefixed
 from pause_jax.cli import result_folder
@@ -39,12 +40,10 @@ def report(
         raise ConfigError(f"{data}: cannot be read as NetCDF ({error}).") from None
     result_folder.check_own(folder, [result_folder.REPORT, result_folder.RUN])
     path = folder / result_folder.REPORT
-    try:
+    with os_errors_as(f"{path}: cannot be written"):
         with prefixed(data):
             reports.write(result, path, target, against=against, title=folder.resolve().name)
         result_folder.claim(folder, [result_folder.REPORT])
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written ({error.strerror}).") from None
     typer.echo(f"Written to {path}")
 
 

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from pause_jax.bandit.protocol import Observation, Selection
 from pause_jax.base.archive import load_arrays, save_arrays
 from pause_jax.base.checks import float32, float32_number
-from pause_jax.base.source_file import check_regular, written
+from pause_jax.base.source_file import check_regular, os_errors_as, written
 from pause_jax.base.spelling import listed, shown
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, canonical, config_file, loaded, validate, with_budgets
@@ -405,11 +405,9 @@ class Selector:
         }
         if self._pending is not None:
             arrays["pending_clients"], arrays["pending_weights"] = map(np.asarray, self._pending)
-        try:
-            with written(pathlib.Path(path)) as file:
-                save_arrays(file, arrays)
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be written ({error.strerror}).") from None
+        message = f"{path}: cannot be written"
+        with os_errors_as(message), written(pathlib.Path(path)) as file:
+            save_arrays(file, arrays)
 
     @classmethod
     def load(cls, path: str | pathlib.Path, config: SimConfig | None = None) -> Self:

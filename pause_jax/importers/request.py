@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pause_jax.base.source_file import written
+from pause_jax.base.source_file import os_errors_as, written
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
 from pause_jax.learning import Files
@@ -110,7 +110,7 @@ class Imported(NamedTuple):
                 raise ConfigError(
                     f"--out {folder}: already contains {path.name}. Choose another folder."
                 )
-        try:
+        with os_errors_as(f"--out {folder}: cannot be written"):
             folder.mkdir(parents=True, exist_ok=True)
             for name, rows in self.tables.items():
                 with (folder / name).open("w", newline="", encoding="utf-8") as table:
@@ -118,8 +118,6 @@ class Imported(NamedTuple):
             if self.arrays:
                 with written(folder / DATA) as file:
                     np.savez_compressed(file, **self.arrays)
-        except OSError as error:
-            raise ConfigError(f"--out {folder}: cannot be written ({error.strerror}).") from None
         return paths
 
 

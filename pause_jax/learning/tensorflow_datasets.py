@@ -150,13 +150,11 @@ def _load(source: Source, data_dir: str | None, fingerprint: str) -> Dataset:
 
 
 def _open(source: Source, data_dir: str | None, *, download: bool) -> Any:
-    try:
-        import tensorflow_datasets as tfds
-    except ImportError as error:
-        raise _unreadable(source, data_dir, "tensorflow-datasets is missing") from error
     folder = None if data_dir is None else str(pathlib.Path(data_dir).expanduser())
     prepared = {"file_format": "array_record"}
     try:
+        import tensorflow_datasets as tfds
+
         splits = tfds.data_source(
             source.dataset, data_dir=folder, download=download, builder_kwargs=prepared
         )

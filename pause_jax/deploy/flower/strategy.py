@@ -25,6 +25,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import ArrayLike, NDArray
 
 from pause_jax.base.checks import float32
+from pause_jax.base.source_file import os_errors_as
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, config_file
@@ -172,12 +173,8 @@ class PauseStrategy(Strategy):
             )
         self._folder = None if state is None else pathlib.Path(state)
         if self._folder is not None:
-            try:
+            with os_errors_as(f"state = {state}: cannot create the folder"):
                 self._folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise ConfigError(
-                    f"state = {state}: cannot create the folder ({error.strerror})."
-                ) from None
             self.selector = _resumed(self._folder / "selector.npz", self.selector)
         self.roster = Roster(config.num_clients)
         self.history: list[Played] = []

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pause_jax.base import source_file
 from pause_jax.base.checks import float32
-from pause_jax.base.struct import ConfigError, Sizes, number, static
+from pause_jax.base.struct import ConfigError, Rule, Sizes, number, static
 from pause_jax.rng.draws import evenly
 from pause_jax.world.latency.base import Latency, Work
 
@@ -225,14 +225,10 @@ def _parse(content: bytes, where: str) -> _Devices:
 
 def _number(where: str, place: str, word: str, entry: str) -> float:
     value = float(float32(entry))
-    is_spread = word.endswith("_spread")
-    may_be_zero = is_spread or word == "sample_seconds"
-    if not np.isfinite(value) or value < 0 or not (value or may_be_zero):
-        rule = f"a float32 number {'>= 0' if may_be_zero else '> 0'}"
-        raise ConfigError(f"{where}, {place}, {word} = {entry!r}: must be {rule}.")
-    if is_spread and value > MOST_SPREAD:
-        raise ConfigError(
-            f"{where}, {place}, {word} = {entry!r}: must be <= {MOST_SPREAD}, because larger "
-            "standard deviations of a logarithm give infinite seconds."
-        )
+    rule = Rule(above=0)
+    if word == "sample_seconds" or word.endswith("_spread"):
+        rule = Rule(at_least=0, at_most=MOST_SPREAD if word != "sample_seconds" else None)
+    if not rule.admitted(value):
+        must = f"must be a float32 number {rule.describe()}"
+        raise ConfigError(f"{where}, {place}, {word} = {entry!r}: {must}.")
     return value
