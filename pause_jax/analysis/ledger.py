@@ -190,7 +190,6 @@ def _read(
 
 
 def _has_law(budget: Budget) -> bool:
-    """Return whether a distribution defines a different budget for each client."""
     return isinstance(budget, Schedule) and budget.law is not None
 
 

@@ -73,7 +73,6 @@ def _curve(share: Floats) -> Curve:
 
 
 def _of_config(one: xr.Dataset) -> Participation:
-    """Return a config's participation in the order of client numbers."""
     counts = one.counts.where(one.counts >= 0) / one.num_played.where(one.num_played > 0)
     share = counts.transpose("seed", "client").values.astype(np.float64)
     share = share[:, np.isfinite(share).any(axis=0)]

@@ -101,7 +101,6 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
 
 
 def _check_output(request: Request) -> None:
-    """Validate the output options before any run."""
     if not 0 < request.target <= 1:
         raise ConfigError(f"--target {request.target}: must be > 0 and <= 1 (0.8 means 80 %).")
     if request.figures and importlib.util.find_spec("matplotlib") is None:

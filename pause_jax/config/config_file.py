@@ -70,7 +70,6 @@ def _plain(value: Any) -> Any:
 
 
 def _static(value: Any) -> Any:
-    """Convert lists to tuples, recursively."""
     return tuple(map(_static, value)) if isinstance(value, list) else value
 
 

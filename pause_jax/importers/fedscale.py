@@ -92,7 +92,6 @@ def _device(client: tuple[Any, Any]) -> tuple[Any, ...]:
 
 
 def _trace(entry: Any) -> _Trace:
-    """Return a client's nonempty intervals and their period."""
     starts, stops = list(map(_number, entry["active"])), list(map(_number, entry["inactive"]))
     if len(starts) > len(stops):
         raise ValueError
@@ -143,9 +142,6 @@ def _pickle_of(path: pathlib.Path) -> Any:
 
     Unpickling may call any class or function that the file names, so every name is rejected, even
     the names that a NumPy array requires.
-
-    Raises:
-      ConfigError: if the file names a class or function, or is damaged.
     """
     content = content_of("FILE", str(path))
     try:

@@ -164,7 +164,6 @@ def _is_linen_module(value: Any) -> bool:
 
 
 def _is_module(value: Any) -> bool:
-    """Return whether ``value`` is a linen or nnx module or module class."""
     return issubclass(
         value if isinstance(value, type) else type(value), _classes("flax.linen", "flax.nnx")
     )

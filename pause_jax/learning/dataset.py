@@ -199,7 +199,6 @@ def with_weights(data: Dataset, weights: Mapping[str, Any] | None) -> Dataset:
 
 
 def _split(arrays: dict[str, NDArray[Any]], share: float, seed: int) -> dict[str, NDArray[Any]]:
-    """Split the samples at random into training and test sets."""
     number = len(arrays["x_train"])
     num_test = round(share * number) if 0 < share < 1 else 0
     test = np.random.default_rng(as_count("seed", seed, 0)).permutation(number)[:num_test]
@@ -288,7 +287,6 @@ def _check_length(name: str, array: NDArray[Any], number: int) -> None:
 
 
 def _check_shapes(arrays: dict[str, NDArray[Any]]) -> None:
-    """Raise ConfigError if inputs and targets, or training and test data, do not match."""
     for part in PARTS:
         x = arrays[f"x_{part}"]
         if x.ndim < 2:
@@ -309,7 +307,6 @@ def _check_shapes(arrays: dict[str, NDArray[Any]]) -> None:
 
 
 def _check_inputs(name: str, x: NDArray[Any], pixel_max: int) -> None:
-    """Raise ConfigError unless inputs are valid pixels, features or tokens."""
     if pixel_max and x.dtype != np.uint8:
         raise ConfigError(
             f"{name} is {x.dtype}, and pixel_max = {pixel_max}: pixels must be uint8. Set "
@@ -332,7 +329,6 @@ def _check_inputs(name: str, x: NDArray[Any], pixel_max: int) -> None:
 
 
 def _check_targets(part: str, x: NDArray[Any], y: NDArray[Any], num_classes: int) -> None:
-    """Raise ConfigError unless targets are valid labels, regression targets or tokens."""
     if y.dtype != np.int32:
         if y.ndim > 2 or not y.size:
             raise ConfigError(f"y_{part} has shape {y.shape}: targets must be [N] or [N, k].")
@@ -366,7 +362,6 @@ def num_classes_of(arrays: dict[str, NDArray[Any]]) -> int:
 def _check_clients(
     clients: NDArray[Any], ids: Sequence[str] | None, num_train: int
 ) -> NDArray[np.int32]:
-    """Validate client numbers and ids, and return the numbers as int32."""
     if clients.shape != (num_train,) or not np.issubdtype(clients.dtype, np.integer):
         raise ConfigError(
             f"clients has shape {clients.shape} and dtype {clients.dtype}: must be whole numbers "

@@ -80,7 +80,6 @@ class E3cs(PolicyConfig):
         return Policy(lambda: start, select, update)
 
     def _quota(self, round: Array, num_rounds: Array | int) -> Array:
-        """Return the quota of round t >= 1, a scalar."""
         if self.schedule == "constant":
             return jnp.asarray(self.quota, jnp.float32)
         return jnp.where(4 * round < num_rounds, 0.0, self.quota)

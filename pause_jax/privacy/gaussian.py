@@ -13,7 +13,7 @@ from jax import Array
 from jax.scipy.special import log_ndtr
 
 from pause_jax.base.struct import number
-from pause_jax.privacy.mechanisms import Budgeted, GaussianLoss, PrivacyLoss
+from pause_jax.privacy.mechanisms import GaussianLoss, PrivacyLoss, WholeUpdate
 from pause_jax.rng import draws
 
 BISECTION_STEPS = 40
@@ -99,7 +99,7 @@ def gaussian_multiplier(epsilon: Array, delta: Array | float) -> Array:
     return MARGIN * jnp.exp(jax.lax.fori_loop(0, BISECTION_STEPS, halve, (low, high))[1])
 
 
-class GaussianMechanism(Budgeted):
+class GaussianMechanism(WholeUpdate):
     """Mechanism that clips the update to L2 norm C and adds normal noise to every coordinate.
 
     Formal guarantees:
@@ -109,15 +109,12 @@ class GaussianMechanism(Budgeted):
       basic composition, n releases are (sum of eps_i, n * delta)-LDP.
 
     Attributes:
-      clip_norm: C, maximum L2 norm of a clipped update.
       delta: failure probability of a single release.
     """
 
     name: ClassVar[str] = "gaussian"
     summary: ClassVar[str] = "clip the update to L2 norm C, analytic Gaussian (eps, delta)"
-    unit: ClassVar[str] = "update"
 
-    clip_norm: float = number(default=1.0, above=0)
     delta: float = number(default=1e-5, at_least=1e-9, at_most=0.5)  # type: ignore[misc]
 
     def privacy_loss(self, epsilon: Array) -> PrivacyLoss:

@@ -175,27 +175,33 @@ class PerCoordinateLaplace(Budgeted):
         return 2 * dimension * (self.sensitivity / epsilon) ** 2
 
 
+class WholeUpdate(Budgeted):
+    """Base class of private mechanisms whose epsilon protects a whole clipped update.
+
+    Attributes:
+      clip_norm: C, maximum norm of a clipped update.
+    """
+
+    unit: ClassVar[str] = "update"
+
+    clip_norm: float = number(default=1.0, above=0)
+
+
 def clip_l1(x: Array, bound: Array | float) -> Array:
     """Scale ``x`` [d] down to L1 norm ``bound`` if its norm is larger."""
     return x * jnp.minimum(1.0, bound / jnp.maximum(jnp.sum(jnp.abs(x)), 1e-30))
 
 
-class L1Laplace(Budgeted):
+class L1Laplace(WholeUpdate):
     """Mechanism that clips the update to L1 norm C and adds Laplace(2C / eps) noise.
 
     Formal guarantees:
       Unit: the whole update of one release; pure eps_i-LDP, replace-one. Two clipped updates differ
       by at most 2C in L1 norm.
-
-    Attributes:
-      clip_norm: C, maximum L1 norm of a clipped update.
     """
 
     name: ClassVar[str] = "l1_vector"
     summary: ClassVar[str] = "clip the update to L1 norm C, Laplace(2C/eps)"
-    unit: ClassVar[str] = "update"
-
-    clip_norm: float = number(default=1.0, above=0)
 
     def privacy_loss(self, epsilon: Array) -> PrivacyLoss:
         return LaplaceLoss(epsilon)

@@ -15,7 +15,6 @@ from jax import Array
 from jax.scipy.special import log_ndtr
 from jaxtyping import Float
 
-from pause_jax.base.struct import number
 from pause_jax.privacy.gaussian import (
     MAX_EPSILON,
     above,
@@ -25,7 +24,7 @@ from pause_jax.privacy.gaussian import (
     norm,
     upper_quantile,
 )
-from pause_jax.privacy.mechanisms import Budgeted
+from pause_jax.privacy.mechanisms import WholeUpdate
 
 
 def direction(x: Array) -> Array:
@@ -78,7 +77,7 @@ def priv_unit_g(key: Array, unit: Array, epsilon: Array) -> Array:
     return released.astype(unit.dtype)
 
 
-class PrivUnitG(Budgeted):
+class PrivUnitG(WholeUpdate):
     """Mechanism that draws a normal vector, more often from a cap around the update.
 
     Formal guarantees:
@@ -88,16 +87,10 @@ class PrivUnitG(Budgeted):
 
     The clipped update becomes a unit vector: one more coordinate extends it to length C, and C
     divides it. The release is an unbiased estimate of the clipped update.
-
-    Attributes:
-      clip_norm: C, maximum L2 norm of a clipped update.
     """
 
     name: ClassVar[str] = "priv_unit_g"
     summary: ClassVar[str] = "clip the update to L2 norm C, PrivUnitG (pure, near-optimal error)"
-    unit: ClassVar[str] = "update"
-
-    clip_norm: float = number(default=1.0, above=0)
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
         # Clip after the division, because rounding could leave the norm above 1.
@@ -121,7 +114,7 @@ def duchi_length(dimension: int, epsilon: Array) -> Array:
     return math.sqrt(math.pi) * math.exp(log_ratio) / jnp.tanh(epsilon / 2)
 
 
-class DuchiL2(Budgeted):
+class DuchiL2(WholeUpdate):
     """Mechanism that draws a point of a large sphere, more often from the update's hemisphere.
 
     Formal guarantees:
@@ -129,18 +122,12 @@ class DuchiL2(Budgeted):
       any two points of the ball of radius C and involves no sensitivity. The release is unbiased
       for the clipped update. The mean squared error is order-optimal for eps_i <= 1 but always
       above about 1.57 d C^2. Duchi, Jordan and Wainwright 2018 (arXiv 1604.02390), section 4.2.3.
-
-    Attributes:
-      clip_norm: C, maximum L2 norm of a clipped update.
     """
 
     name: ClassVar[str] = "duchi_l2"
     summary: ClassVar[str] = (
         "clip the update to L2 norm C, random point on a sphere (pure, Duchi et al.)"
     )
-    unit: ClassVar[str] = "update"
-
-    clip_norm: float = number(default=1.0, above=0)
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
         end_key, side_key, point_key = jax.random.split(key, 3)

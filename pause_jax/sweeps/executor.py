@@ -156,12 +156,9 @@ def _prepared(arguments: bytes) -> SweepPlan:
 def _results(
     executor: Executor, function: Callable[..., Any], tasks: Mapping[Any, tuple[Any, ...]]
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield (name, result) for each task when it finishes.
+    """Yield (name, result) for each task when it finishes, after ``ATTEMPTS`` attempts at most.
 
     If a worker dies, its tasks run again after the others.
-
-    Raises:
-      RuntimeError: if the executor fails to run a task in ``ATTEMPTS`` attempts.
     """
     for attempt in range(1, ATTEMPTS + 1):
         names = {executor.submit(function, *task): name for name, task in tasks.items()}

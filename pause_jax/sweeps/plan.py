@@ -204,7 +204,6 @@ def plan_sweep(
 
 
 def _described(configs: Iterable[PreparedConfig], quantities: Quantities) -> dict[str, Any]:
-    """Describe configs, their data and the recorded quantities."""
     described: dict[str, Any] = {}
     for each in configs:
         for path, value in provenance.describe_config(each.config).items():

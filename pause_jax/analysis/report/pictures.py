@@ -249,7 +249,6 @@ def _layers(
 def _rows(
     name: str, curve: Curve, numbers: tuple[str, NDArray[np.int_]] | None
 ) -> list[dict[str, Any]]:
-    """Return the data rows of a curve."""
     there = np.flatnonzero(np.isfinite(curve.x) & np.isfinite(curve.mean))
     shown = np.linspace(0, there.size - 1, min(there.size, _POINTS))
     places = there[np.round(shown).astype(int)]

@@ -331,7 +331,6 @@ class PrivateRelease:
 
 
 def _of_client(privacy: Mechanism, client: int) -> Mechanism:
-    """Return the mechanism with the budget of one client."""
     return privacy.with_budget(privacy.budget.of_client(client))
 
 

@@ -439,7 +439,6 @@ def _resumed(path: pathlib.Path, fresh: Selector) -> Selector:
 
 
 def _append_seconds(path: pathlib.Path, played: Played) -> None:
-    """Append the latencies of a round's answers to the CSV file of the fleet."""
     lines = [] if path.exists() else ["client,seconds,round"]
     lines += [f"{k},{s!r},{played.choice.round}" for k, s in sorted(played.seconds.items())]
     with path.open("a", encoding="utf-8") as file:

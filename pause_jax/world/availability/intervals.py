@@ -153,7 +153,6 @@ def _checked(where: str, pair: tuple[float, float]) -> tuple[float, float]:
 def _table(
     clients: NDArray[Any], rows: Sequence[tuple[Any, float, float]], ids: tuple[str, ...] = ()
 ) -> _Table:
-    """Build a table from the client number, start and end of each row."""
     most = int(np.bincount(clients).max())
     size = 16.0 * (int(clients.max()) + 1) * most
     check_memory(size, f"a table of {most} intervals per client", "Remove some intervals.")

@@ -100,11 +100,7 @@ def _entries(
 
 
 def _entry(header: list[str], row: list[Any]) -> dict[str, Any]:
-    """Return a line as a dict keyed by column, with NaN for empty seconds.
-
-    Raises:
-      ValueError: if the line breaks a rule. The message states the rule.
-    """
+    """Return a line by column, NaN for empty seconds; raise ValueError with the rule it breaks."""
     try:
         values = dict(zip(header, row, strict=True))
         client = values.pop("client")

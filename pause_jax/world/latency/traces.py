@@ -238,11 +238,7 @@ def _filled(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _every_round(data: Measured, name: str) -> Measured:
-    """Expand measurements to one entry per client and round, from the file's first to last round.
-
-    Raises:
-      ConfigError: if the table would exceed ``_MOST`` rows.
-    """
+    """Expand measurements to one entry per client and round, from the first to the last round."""
     if data.when is None:
         return data
     place = (data.when - data.when.min()).astype(np.int64)
