@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from pause_jax.base.registry import require
 from pause_jax.base.spelling import file_name
-from pause_jax.base.versions import require
 from pause_jax.run.record.quantities import QUANTITIES
 
 __all__ = ["rows"]

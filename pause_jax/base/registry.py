@@ -143,3 +143,14 @@ def imported(where: str, text: str) -> Any:
             f"{where} = {shown(text)}: cannot be imported ({type(error).__name__}: {error}). Use "
             "package.module:name, or pass the object in Python."
         ) from error
+
+
+def require(module: str, extra: str, what: str) -> Any:
+    """Import a package of an extra, which ``what`` needs, or raise ConfigError if it is missing."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        package = module.partition(".")[0]
+        raise ConfigError(
+            f"{what} requires {package}. Run pip install 'pause_jax[{extra}]'."
+        ) from None

@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from pause_jax.base.compilation import Compilations, use_cache
+from pause_jax.base.registry import require
 from pause_jax.base.struct import ConfigError
-from pause_jax.base.versions import require
 from pause_jax.cli import result_folder
 from pause_jax.cli.options import Request
 from pause_jax.cli.output import print_error, status_of, stoppable

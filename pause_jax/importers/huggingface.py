@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pause_jax.base.registry import require
 from pause_jax.base.spelling import nearest
 from pause_jax.base.struct import ConfigError
-from pause_jax.base.versions import require
 from pause_jax.importers.request import Imported, Request, refuse
 from pause_jax.importers.samples import Samples, imported
 

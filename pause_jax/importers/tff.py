@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pause_jax.base.registry import require
 from pause_jax.base.source_file import check_regular
-from pause_jax.base.versions import require
 from pause_jax.importers.request import Imported, Request, parsed, refuse
 from pause_jax.importers.samples import Samples, imported, pixels
 

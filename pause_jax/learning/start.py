@@ -12,10 +12,10 @@ import numpy as np
 from jax import Array
 
 from pause_jax.base.archive import digest_of
+from pause_jax.base.registry import require
 from pause_jax.base.source_file import check_regular, written
 from pause_jax.base.spelling import listed, shown
 from pause_jax.base.struct import ConfigError
-from pause_jax.base.versions import require
 from pause_jax.learning.data import Arrays, read_npz
 from pause_jax.learning.learner import Variables, named_leaves, path_name
 from pause_jax.learning.models import Network

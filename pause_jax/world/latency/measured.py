@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from pause_jax.base import source_file
 from pause_jax.base.checks import float32
 from pause_jax.base.client_ids import client_id, numbered
+from pause_jax.base.registry import require
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
-from pause_jax.base.versions import require
 
 LARGEST = float(np.finfo(np.float32).max)
 _COLUMNS = ("client", "seconds")
