@@ -19,7 +19,6 @@ from experiments.common.outcome import Outcome
 from pause_jax import simulate
 from pause_jax.policies import (
     Genie,
-    Mixture,
     Pause,
     PolicyConfig,
     Random,
@@ -27,6 +26,7 @@ from pause_jax.policies import (
     SpeedTurns,
     Thompson,
     Ucb,
+    named,
 )
 
 HERE = pathlib.Path(__file__).parent
@@ -34,7 +34,7 @@ POLICIES: dict[str, PolicyConfig] = {
     "genie": Genie(),
     "pause": Pause(index=Ucb()),
     "pause_thompson": Pause(index=Thompson()),
-    "mixture": Mixture(),
+    "mixture": named("mixture"),
     "round_robin": RoundRobin(),
     "speed_turns": SpeedTurns(),
     "random": Random(),

@@ -19,7 +19,8 @@ class Turns:
     """Slow oracle: the due clients by UCB, then those of the next cycle."""
 
     def __init__(self):
-        self.times, self.speeds, self.due = np.zeros(K), [[] for _ in range(K)], set(range(K))
+        self.times, self.due = np.zeros(K), set(range(K))
+        self.speeds: list[list[float]] = [[] for _ in range(K)]
 
     def ucb(self, t):
         bonus = np.sqrt((M + 1) * np.log(t) / np.maximum(self.times, 1))
