@@ -132,13 +132,18 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
 def check_pure(config: PolicyConfig, context: Context) -> None:
     """Raise AssertionError if a policy, called or built again, traces its round differently."""
     policy = policy_of(config, context)
-    again = policy, policy_of(config, context)
-    _require(
-        {_trace(policy, context)} == {_trace(each, context) for each in again},
-        f"{type(config).__name__}: calling it again, or building it again from the same config, "
-        "gives another program. A policy must be pure: keep memory in the state, draw from the "
-        "key, and use only the config, the context and the arguments.",
-    )
+    trace = _trace(policy, context)
+    others = {
+        "calling it again with the same arguments": policy,
+        "building it again from the same config": policy_of(config, context),
+    }
+    for when, other in others.items():
+        _require(
+            _trace(other, context) == trace,
+            f"{type(config).__name__}: {when} gives another program. A policy must be pure: keep "
+            "memory in the state, draw from the key, and use only the config, the context and "
+            "the arguments.",
+        )
 
 
 def _trace(policy: Policy, context: Context) -> str:

@@ -100,7 +100,13 @@ def test_a_round_of_pause_has_at_most_two_widths_of_regret(tmp_path, monkeypatch
 
 
 def test_the_best_mixture_earns_more_than_the_genie(tmp_path, monkeypatch):
-    few = ("genie", "pause", "mixture", "round_robin", "speed_turns")  # those that the checks are about
+    few = (
+        "genie",
+        "pause",
+        "mixture",
+        "round_robin",
+        "speed_turns",
+    )  # those that the checks are about
     policies = {name: best_mixture.POLICIES[name] for name in few}
     monkeypatch.setattr(best_mixture, "POLICIES", policies)
     text = printed(best_mixture, tmp_path, rounds=10_000, seeds=1, starts=1)

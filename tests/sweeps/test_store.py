@@ -530,7 +530,6 @@ def test_run_resumes_from_a_checkpoint(config, keys, tmp_path, monkeypatch, capl
     whole = sweep(config, keys[:1], **alone)
     with monkeypatch.context() as patch:
         patch.setattr(store, "SAVE_EVERY", 0.0)
-        patch.setattr(store, "SHARE", np.inf)  # however long saving takes
         stop_after(patch, 7)
         with pytest.raises(SweepInterrupted, match="0 of 1 runs"):
             sweep(config, keys[:1], **arguments)
