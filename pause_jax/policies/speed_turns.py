@@ -13,7 +13,7 @@ from pause_jax.bandit.protocol import Observation, Selection, no_info
 from pause_jax.bandit.search.problem import ordered
 from pause_jax.base.struct import node
 from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
-from pause_jax.policies.choose import by_data_size, mask_of, top_clients
+from pause_jax.policies.choose import by_data_size, mask_of
 from pause_jax.policies.index import IndexRule, Ucb
 
 
@@ -27,8 +27,8 @@ class TurnsState(NamedTuple):
 class SpeedTurns(PolicyConfig):
     """Selection of the fastest clients, by estimated speed, that are due in the current cycle.
 
-    Each client takes part once per cycle, so that its cohort has clients of similar speed. A cycle
-    ends when fewer than m due clients are available. Clients of the next cycle fill the cohort.
+    Each client takes part once per cycle, in a cohort of similar speed. A cycle ends when fewer
+    than m due clients are available. The fastest clients of the next cycle then fill the cohort.
 
     Attributes:
       index: index rule that estimates speeds optimistically.
@@ -52,10 +52,9 @@ class SpeedTurns(PolicyConfig):
         def select(key: Array, state: TurnsState, round: Array, available: Array) -> Selected:
             index_key, tie_key = jax.random.split(key)
             speed = index.value(index_key, state.index, round)
-            order = ordered(speed, jnp.ones(num_clients, bool), tie_key)
-            place = jnp.zeros(num_clients).at[order].set(jnp.arange(num_clients, dtype=speed.dtype))
-            score = jnp.where(state.due, num_clients, 0) - place
-            clients = top_clients(score, available, context.num_selected, tie_key)
+            place = jnp.argsort(ordered(speed, jnp.ones(num_clients, bool), tie_key))
+            due_first = jnp.where(state.due, num_clients, 0) - place
+            clients = ordered(due_first, available, None)[: context.num_selected]
             return by_data_size(clients, available, context), no_info()
 
         def update(state: TurnsState, selection: Selection, observation: Observation) -> TurnsState:
