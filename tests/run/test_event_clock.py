@@ -123,7 +123,7 @@ CONFIGS = {
     ),
     # The buffer is above the concurrency.
     "losses": BASE.replace(policy=LargestLoss(), clock=at(2, 3)),
-    "more_slots_than_buffer": WITHOUT.replace(policy=Pause(), clock=at(6, 2, 3)),
+    "more_slots_than_buffer": BASE.replace(policy=Pause(), clock=at(6, 2, 3)),
     "pairs": BASE.replace(
         policy=Pause(), availability=0.4, dropout=0.3, num_rounds=9, clock=at(5, 3, 2)
     ),

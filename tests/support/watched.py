@@ -42,8 +42,11 @@ def events(folder: pathlib.Path) -> list[Event]:
     return [Event(what, chunk, int(process)) for what, chunk, process in parts]
 
 
-def watched(folder, seconds, dying, function, *arguments):
-    """A task that is written down; it kills its process if ``dying`` is its chunk, once."""
+def watched(folder, held, dying, function, *arguments):
+    """A task that is written down; it kills its process if ``dying`` is its chunk, once.
+
+    If ``held``, no process ends a second chunk before the file ``released`` exists.
+    """
     if function.__name__ != "run_task":
         return function(*arguments)
     chunk = arguments[2]
@@ -52,7 +55,9 @@ def watched(folder, seconds, dying, function, *arguments):
         (folder / "died").touch()
         os.kill(os.getpid(), signal.SIGKILL)
     answer = function(*arguments)
-    time.sleep(seconds)
+    ended_one = any(each.what == "end" and each.process == os.getpid() for each in events(folder))
+    while held and ended_one and not (folder / "released").exists():
+        time.sleep(0.01)
     note(folder, "end", chunk)
     return answer
 
@@ -62,10 +67,10 @@ class Watched(NamedTuple):
 
     executor: Any
     folder: pathlib.Path
-    seconds: float = 0.0
+    held: bool = False
     dying: tuple[int, int] | None = None
 
     def submit(self, function, /, *arguments):
         return self.executor.submit(
-            watched, self.folder, self.seconds, self.dying, function, *arguments
+            watched, self.folder, self.held, self.dying, function, *arguments
         )

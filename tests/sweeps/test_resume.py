@@ -161,10 +161,10 @@ def test_command_stopped_before_the_first_run_ends_reports_it_in_one_line(cache,
     kept = tmp_path / "results" / "mine" / "unfinished"
     while process.poll() is None and not (kept / "made_by.json").exists():
         time.sleep(0.01)
-    process.send_signal(signal.SIGHUP)  # a background job ignores SIGINT
+    process.send_signal(signal.SIGTERM)  # nohup ignores SIGHUP, a background job SIGINT
     _, error = process.communicate(timeout=600)
     # Nothing may have been saved before the first run has ended.
-    assert_stopped(process, error, signal.SIGHUP, "(to continue|to start over)")
+    assert_stopped(process, error, signal.SIGTERM, "(to continue|to start over)")
 
 
 def test_simultaneous_starts_use_separate_folders(monkeypatch, tmp_path):
