@@ -1,13 +1,13 @@
-"""Two-point attacks, from which an audit estimates the epsilon of a mechanism.
+"""Two-point attacks, with which an audit bounds the epsilon of a mechanism from below.
 
 Jagielski, Ullman, Oprea (2020): for an (epsilon, delta)-LDP mechanism M and any set E of releases,
 
     P[M(x0) in E] <= e^epsilon P[M(x1) in E] + delta        for neighbours x0 and x1,
 
 so estimates of the two probabilities bound epsilon from below. The event E is "a score of the
-release is at least a threshold", or its complement. Separate releases serve to fit the scores, to
-choose the pair of inputs, the score and the event, and to count how often the event occurs, so the
-choice does not bias the count.
+release is at least a threshold", or its complement. We fit the scores, choose the attack (inputs,
+score and event), and count the event on separate sets of releases. The choice therefore does not
+bias the count.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from jax import Array
 from jax.tree_util import Partial
 from scipy.special import betaincinv
 
-# Confidence of the bounds for choosing an attack among thousands of candidates. A lower confidence
-# would favour lucky counts in a thin tail.
+# Confidence of the bounds for choosing an attack among thousands of candidates. With a lower
+# confidence, candidates with lucky counts in a thin tail would win.
 CHOICE_CONFIDENCE = 0.999
 THRESHOLDS = 201  # number of thresholds per score
 MAX_DISCRIMINANT = 256  # maximum size of a release for estimating its covariance
@@ -45,7 +45,7 @@ class Attack(NamedTuple):
     threshold: float  # in units of the score
     below: bool  # whether the event is score < threshold instead of >=
     swapped: bool  # whether the event is more likely under x1 than under x0
-    bound: float  # lower bound on epsilon, estimated in the step ``choose``
+    bound: float  # lower bound on epsilon, estimated by ``_choose``
 
 
 def low_end(hits: Any, trials: int, confidence: float) -> np.ndarray:
@@ -84,13 +84,13 @@ def two_point(
 ) -> tuple[float, float, str]:
     """Compute a lower bound on epsilon from the most distinguishable pair of neighbours.
 
-    All inputs must have the same shape, and so must all releases. At most a tenth of the
-    ``samples`` releases is used for fitting, four tenths for choosing (both inputs of all pairs),
-    and half for measuring (the chosen pair). Returns the lower bound, the bound that a perfect
+    All inputs must have the same shape, and so must all releases. Fitting uses at most a tenth of
+    the ``samples`` releases, and choosing uses four tenths, over both inputs of all pairs.
+    Measuring the chosen pair uses half. Returns the lower bound, the bound that a perfect
     attack would reach with as many releases, and the name of the attack.
     """
     entries = next(iter(pairs.values()))[0].size
-    # Estimating a mean and a covariance takes a few releases, even for large updates.
+    # Estimating a mean and a covariance takes at least a few releases, even for large updates.
     fit = max(4, min(samples // (20 * len(pairs)), FITTED_NUMBERS // entries))
     choose, measure = max(4, samples // (5 * len(pairs))), samples // 4
     draw = _sampler(release, chunk=max(1, min(fit, CHUNK_NUMBERS // entries)))
@@ -125,7 +125,7 @@ def _sampler(release: Release, chunk: int) -> Draw:
         parts = []
         for part in range(-(-number // chunk)):
             y = np.asarray(_releases(release, key, part, x, chunk), float).reshape(chunk, -1)
-            # NaN can distinguish inputs like any other output, so replace it by a number.
+            # NaN can distinguish inputs like any other output, so replace it with a number.
             parts.append(keep(np.nan_to_num(y, nan=1e30, posinf=1e30, neginf=-1e30)))
         return np.concatenate(parts)[:number]
 
@@ -141,7 +141,7 @@ def _choose(
     choose: int,
     delta: float,
 ) -> Attack:
-    """Find the attack with the largest bound for a pair of inputs, fitted on separate releases."""
+    """Fit scores to releases of two inputs, and use other releases to choose the best attack."""
     x0, x1 = inputs
     keys = jax.random.split(key, 4)
     seen0 = draw(keys[0], x0, fit, lambda y: y)
@@ -163,7 +163,7 @@ def _choose(
 def _best_events(
     scores0: np.ndarray, scores1: np.ndarray, delta: float
 ) -> list[tuple[float, bool, bool, float]]:
-    """Return (threshold, below, swapped, bound) of the best event of each side and direction."""
+    """Return (threshold, below, swapped, bound) of the best event for each side and direction."""
     n = scores0.size
     pooled = np.sort(np.concatenate([scores0, scores1]))
     thresholds = np.unique(pooled[np.linspace(0, pooled.size - 1, THRESHOLDS).astype(int)])
@@ -178,14 +178,14 @@ def _best_events(
 
 
 def _fit(direction: np.ndarray, seen0: np.ndarray, seen1: np.ndarray) -> dict[str, Score]:
-    """Fit the scores, each a strong test for one kind of noise or fault; return them by name."""
+    """Fit the scores, and return them by name. Each score detects one kind of noise or fault."""
     mean0, mean1 = seen0.mean(axis=0), seen1.mean(axis=0)
     touched = direction != 0
 
     def along(y: np.ndarray) -> np.ndarray:
         return y[:, touched] * direction[touched]
 
-    # Mean entries of the two inputs after the mechanism's clip, estimated from their releases.
+    # Mean entry of each input after the mechanism's clip, estimated from releases.
     low, high = sorted(float(along(mean[None]).mean()) for mean in (mean0, mean1))
 
     def projection(y: np.ndarray) -> np.ndarray:
@@ -193,7 +193,7 @@ def _fit(direction: np.ndarray, seen0: np.ndarray, seen1: np.ndarray) -> dict[st
         return along(y).sum(axis=1)
 
     def likelihood(y: np.ndarray) -> np.ndarray:
-        """Return a score equivalent to the likelihood ratio of Laplace noise."""
+        """Return a score equivalent to the likelihood ratio under Laplace noise."""
         # The log ratio of an entry is linear in y between low and high and constant outside.
         return np.clip(along(y), low, high).sum(axis=1)
 
@@ -212,7 +212,7 @@ def _discriminants(seen0: np.ndarray, seen1: np.ndarray) -> dict[str, Score]:
     mean0, mean1 = seen0.mean(axis=0), seen1.mean(axis=0)
     spread0, spread1 = (np.atleast_2d(np.cov(seen, rowvar=False)) for seen in (seen0, seen1))
     # If noise cancels in a combination of entries, the covariance is singular. The ridge makes it
-    # invertible, and the noise-free combination still outweighs all others a million times.
+    # invertible, and the noise-free combination still outweighs all others a millionfold.
     entries = mean0.size
     ridge = 1e-6 * np.trace(spread0 + spread1) / entries + 1e-30
     ridge = ridge * np.eye(entries)
@@ -224,7 +224,7 @@ def _discriminants(seen0: np.ndarray, seen1: np.ndarray) -> dict[str, Score]:
         return y @ weights
 
     def quadratic(y: np.ndarray) -> np.ndarray:
-        """Return the quadratic discriminant, which detects correlations under one input only."""
+        """Return the quadratic discriminant, which detects correlations under only one input."""
         return _distance(y, mean1, precision1) - _distance(y, mean0, precision0)
 
     return {"discriminant": linear, "quadratic": quadratic}

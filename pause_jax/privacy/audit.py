@@ -1,7 +1,7 @@
 """Empirical audits: lower bounds on the true epsilon of a mechanism.
 
 An audit attacks the mechanism. It can refute a claimed epsilon (with a larger lower bound) but
-cannot prove it. Source: Jagielski, Ullman, Oprea (2020).
+cannot prove the claim. Source: Jagielski, Ullman, Oprea (2020).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Audit(NamedTuple):
 
     @property
     def violated(self) -> bool:
-        """True if the lower bound exceeds the claimed epsilon."""
+        """Whether the lower bound exceeds the claimed epsilon."""
         return self.lower_bound > self.epsilon
 
 
@@ -55,14 +55,14 @@ def audit(
     """Audit a mechanism with two-point attacks on the worst-case pairs of updates.
 
     Args:
-      mechanism: mechanism to audit, whose ``delta`` is part of the claim. Audit Gaussian noise at
+      mechanism: mechanism to audit. Its ``delta`` is part of the claim. Audit Gaussian noise at
         delta 0.1, because the events that distinguish inputs are too rare at 1e-5.
       key: random key; the same key gives the same result.
       epsilon: claimed epsilon of a single release.
-      claim: ``coordinate`` (neighbours differ in one coordinate) or ``update`` (in all of them);
-        the mechanism's ``unit`` by default.
+      claim: ``coordinate`` (neighbours differ in one coordinate) or ``update`` (neighbours are
+        any two updates); the mechanism's ``unit`` by default.
       dimension: d, number of coordinates of an update.
-      samples: total number of releases, half to choose the attack and half to measure it.
+      samples: total number of releases, half to find the attack and half to measure it.
       confidence: confidence of the lower bound.
 
     Returns:
@@ -92,7 +92,7 @@ def _privatized(mechanism: Mechanism, epsilon: Array, key: Array, update: Array)
 
 
 def _neighbours(claim: str, dimension: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Build the worst-case pairs of updates [d] of a claim, by name."""
+    """Build the worst-case pairs of updates [d] for a claim, by name."""
     axis = np.zeros(dimension, np.float32)
     axis[0] = LARGE
     full = np.full(dimension, LARGE, np.float32)

@@ -2,8 +2,8 @@
 
 A schedule defines eps_i for i = 1, 2, ... with sum eps_i <= eps_bar. By basic composition (PAUSE,
 Theorem 2), all releases of a client together are then eps_bar-LDP, no matter how often the client
-is chosen and how this choice depends on the past. Every epsilon is for one client and one unit of
-the mechanism (``Mechanism.unit``). Participations are integer arrays; all methods are elementwise.
+is chosen or how this choice depends on the past. Every epsilon is for one client and one unit of
+the mechanism (``Mechanism.unit``). Methods act elementwise on integer arrays of participations.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from pause_jax.privacy.budget_law import BudgetLaw
 # Smallest share of eps_bar in a schedule that never ends. Without it, float32 would round shares to
 # 0 and the noise would be infinite. The sum of these shares over a run is negligible.
 LEAST_SHARE = 2.0**-100
-# Number of terms of a sum of powers to add directly, and B_2j / (2j)! for the other terms.
+# Number of terms of a power sum to add directly, and B_2j / (2j)! to estimate the other terms.
 BY_HAND = 16
 EULER_MACLAURIN = (1 / 12, -1 / 720, 1 / 30_240, -1 / 1_209_600)
 
 
 class Budget(Config):
-    """Base class of budgets, which define the total, spent and remaining epsilon of a client."""
+    """Base class for budgets, which define the total, spent and remaining epsilon of a client."""
 
     def remaining(self, participations: Array) -> Array:
-        """Return the share of the budget that is left after n participations, p_k in PAUSE (7)."""
+        """Return p_k in PAUSE (7), the share of the budget that is left after n participations."""
         raise NotImplementedError
 
     def epsilon(self, participation: Array) -> Array:
@@ -50,11 +50,11 @@ class Budget(Config):
         return jnp.asarray(jnp.inf)
 
     def loaded(self) -> Self:
-        """Return the budget after reading its file of client factors, if any."""
+        """Read the budget's file of client factors, if any, and return the budget."""
         return self
 
     def of_clients(self, key: Array, num_clients: int) -> Self:
-        """Return a budget whose totals are the eps_bar of all clients, [K], drawn with ``key``."""
+        """Return the budget with a separate eps_bar for each client, [K], drawn with ``key``."""
         return self
 
     def of_client(self, client: int) -> Self:
@@ -65,7 +65,7 @@ class Budget(Config):
 class Unlimited(Budget):
     """Budget without a limit, which remains full although every release spends infinite epsilon.
 
-    Mechanisms without a guarantee use it. It has no name, because a config cannot choose it.
+    Mechanisms without a guarantee use this class. A config cannot choose it, so it has no name.
     """
 
     def remaining(self, participations: Array) -> Array:
@@ -79,7 +79,7 @@ class Unlimited(Budget):
 
 
 class Schedule(Budget):
-    """Base class of the finite budgets that private mechanisms spend.
+    """Base class for the finite budgets that private mechanisms spend.
 
     Attributes:
       total_epsilon: eps_bar, total budget of one client over all participations, > 0.
@@ -120,7 +120,7 @@ class Schedule(Budget):
         return self.replace(total_epsilon=float(self.total_epsilon * factors[client]), law=None)
 
     def spent(self, participations: Array) -> Array:
-        """Return the sum of eps_1, ..., eps_n; override it if 1 - remaining loses small shares."""
+        """Return the sum of eps_1, ..., eps_n. Override it if 1 - remaining loses small shares."""
         return self.total_epsilon * (1 - self.remaining(participations))
 
     def at_least_something(self, epsilon: Array) -> Array:
@@ -137,7 +137,7 @@ class Geometric(Schedule):
     """Geometric schedule eps_i = eps_bar (e^eta - 1) e^(-eta i), with p_k = e^(-eta T_k).
 
     T_k is the number of participations (PAUSE, below equation (6)). The budget is never exhausted,
-    but eps_i is only 2^-100 eps_bar from about i = 70 / eta on, and the noise is enormous.
+    but eps_i is only 2^-100 eps_bar from about i = 70 / eta on. The noise is then huge.
 
     Attributes:
       decay: eta, > 0 and at most 80.
@@ -161,7 +161,7 @@ class Geometric(Schedule):
 
 
 class Uniform(Schedule):
-    """Uniform schedule of eps_bar / n per participation, less in the last if n is fractional.
+    """Uniform schedule of eps_bar / n per participation (less in the last one if n is fractional).
 
     Attributes:
       horizon: n, number of participations of one client, >= 1; need not be an integer.
@@ -187,7 +187,7 @@ class Uniform(Schedule):
 
 
 class Constant(Schedule):
-    """Constant eps per release; the last release spends the rest of the budget.
+    """Constant eps per release, except that the last release spends the remaining budget.
 
     Clients with a small budget have fewer releases. With the other schedules, all clients have the
     same number of releases, and eps_i is proportional to the client's budget.
@@ -267,7 +267,7 @@ def partial_zeta(s: Array, n: Array) -> Array:
 
 
 class Table(Schedule):
-    """Table of shares of eps_bar, one per participation, after which the budget is exhausted.
+    """Table of shares of eps_bar, one per participation. The schedule ends with the table.
 
     Attributes:
       shares: eps_i / eps_bar for i = 1, 2, ...; each > 0, with a sum of at most 1 (static).

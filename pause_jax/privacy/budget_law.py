@@ -1,7 +1,7 @@
 """Distributions of client-specific budgets, as multipliers of ``total_epsilon``.
 
-The budget of client k is eps_bar_k = ``total_epsilon`` times its factor. A run draws the factors
-once, from its random stream ``world``, so all policies with the same key have the same budgets.
+The budget of client k is eps_bar_k = ``total_epsilon`` times the client's factor. A run draws the
+factors once, from its random stream ``world``. Runs with the same key therefore share the budgets.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pause_jax.base.checks import float32
 from pause_jax.base.client_ids import check_enough, numbered
 from pause_jax.base.struct import ConfigError, Sizes, number, static
 
-# Client ids and factors of each file, keyed by its digest and column.
+# Client ids and factors of each file, keyed by digest and column.
 _TABLES: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
 
 
 class BudgetLaw(source_file.FromFile):
-    """Base class of distributions of client factors, which multiply ``total_epsilon``.
+    """Base class for distributions of client factors, which multiply ``total_epsilon``.
 
     Attributes:
       drawn: whether the factors depend on the key of a run.
@@ -42,8 +42,8 @@ class Tiers(BudgetLaw):
 
     Attributes:
       values: factor of each tier, > 0 (static). With ``total_epsilon = 1``, factors are budgets.
-      shares: share of the clients in each tier, summing to 1 (static). Tier sizes are rounded down,
-        except the largest remainders, which are rounded up to make the sizes sum to K.
+      shares: share of the clients in each tier, summing to 1 (static). Tier sizes are rounded down.
+        The sizes with the largest remainders are then rounded up until the sum is K.
     """
 
     name: ClassVar[str] = "tiers"
@@ -77,14 +77,14 @@ class Tiers(BudgetLaw):
 
 
 class LogNormalBudgets(BudgetLaw):
-    """Log-normal factors exp(sigma Z) with Z standard normal; the median is 1.
+    """Log-normal factors exp(sigma Z) with median 1, where Z is standard normal.
 
     Attributes:
       sigma: standard deviation of the factors' logarithms.
     """
 
     name: ClassVar[str] = "lognormal_budgets"
-    summary: ClassVar[str] = "log-normal around total_epsilon, the median"
+    summary: ClassVar[str] = "log-normal, with median total_epsilon"
 
     sigma: float = number(default=1.0, at_least=0, at_most=10)
 
@@ -124,7 +124,7 @@ class BudgetFile(BudgetLaw):
 
     Attributes:
       path: path of the file, absolute or relative to the working directory (static).
-      column: header of the column of factors (static).
+      column: header of the factor column (static).
       digest: SHA-256 of the file, set when a run starts. If already set, a file with a different
         digest is rejected (static).
     """

@@ -1,6 +1,6 @@
 """Gaussian mechanism for whole updates, its noise calibration, and the normal distribution.
 
-Normal probabilities are computed in log space, because they underflow in float32.
+Normal probabilities are computed in log space, because small ones underflow in float32.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pause_jax.rng import draws
 
 BISECTION_STEPS = 40
 NEWTON_STEPS = 8
-# Cap on epsilon, which only adds noise. A larger epsilon guarantees nothing in practice.
+# Cap on epsilon. The cap adds noise, and a larger epsilon guarantees nothing in practice anyway.
 MAX_EPSILON = 1e4
 # In float32, the multiplier has a relative error below 2e-4 for epsilon >= 0.01 and delta >= 1e-9.
-# This margin keeps it from being too small.
+# This margin keeps the multiplier from being too small.
 MARGIN = 1.0005
 
 
@@ -48,13 +48,13 @@ def log_complement(log_probability: Array) -> Array:
 
 
 def upper_quantile(log_probability: Array) -> Array:
-    """Compute x with log P(N >= x) = ``log_probability`` < 0, N standard normal, elementwise."""
+    """Compute x with log P(N >= x) = ``log_probability`` < 0 elementwise, for standard normal N."""
     # P(N >= x) and P(N >= -x) sum to 1, so search on the side where x >= 0.
     mirrored = log_probability > -jnp.log(2.0)
     tail = jnp.where(mirrored, log_complement(log_probability), log_probability)
 
     # log P(N >= x) is concave and decreasing, so Newton's method from the right never overshoots.
-    # P(N >= x) <= exp(-x^2 / 2) gives a start on the right.
+    # P(N >= x) <= exp(-x^2 / 2) gives a starting point on the right.
     def step(_: int, x: Array) -> Array:
         log_tail = log_ndtr(-x)
         return x + (log_tail - tail) * jnp.exp(log_tail - log_density(x))
@@ -64,9 +64,9 @@ def upper_quantile(log_probability: Array) -> Array:
 
 
 def above(key: Array, log_probability: Array) -> Array:
-    """Draw N given N >= x, where log P(N >= x) = ``log_probability``; exact even in far tails."""
+    """Draw N given N >= x (exact in far tails), where log P(N >= x) = ``log_probability``."""
     drawn = log_probability - jax.random.exponential(key, dtype=log_probability.dtype)
-    # A probability of exactly 1 has no quantile.
+    # A probability of exactly 1 has no finite quantile.
     return upper_quantile(jnp.minimum(drawn, -(2.0**-25)))
 
 
@@ -104,9 +104,9 @@ class GaussianMechanism(WholeUpdate):
 
     Formal guarantees:
       Unit: the whole update of one release; (eps_i, delta)-LDP, replace-one. Two clipped updates
-      differ by at most 2C in L2 norm. sigma is the smallest for this sensitivity in the analytic
-      calibration of Balle and Wang 2018 (arXiv 1805.06530), which is valid for every eps_i. By
-      basic composition, n releases are (sum of eps_i, n * delta)-LDP.
+      differ by at most 2C in L2 norm. The analytic calibration of Balle and Wang 2018 (arXiv
+      1805.06530) gives sigma for this sensitivity and is valid for every eps_i. By basic
+      composition, n releases are (sum of eps_i, n * delta)-LDP.
 
     Attributes:
       delta: failure probability of a single release.

@@ -1,8 +1,8 @@
-"""Mechanisms of local differential privacy, which privatize an update before it leaves a client.
+"""Mechanisms that privatize an update before it leaves a client (local differential privacy).
 
-float32 noise is a statistical simulation, not a secure mechanism. An adversary who sees the bits of
-a release can distinguish inputs (Mironov 2012). Do not deploy it. XLA may fuse, reorder and round
-float32 operations, so neither snapping nor discrete noise would make it secure.
+float32 noise only simulates the statistics of a mechanism. An adversary who sees the bits of a
+release can distinguish inputs (Mironov 2012), so do not deploy this noise. XLA may fuse, reorder
+and round float32 operations, so neither snapping nor discrete noise would make releases secure.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ PrivacyLoss = LaplaceLoss | GaussianLoss | WorstLoss | NoGuarantee
 
 
 class Mechanism(Config):
-    """Base class of mechanisms, by default without a guarantee (see :class:`Budgeted`).
+    """Base class for mechanisms. Subclass :class:`Budgeted` for a privacy guarantee.
 
     Attributes:
       unit: unit that epsilon protects: ``coordinate``, ``update``, or ``none``.
@@ -93,7 +93,7 @@ class Mechanism(Config):
 
         Args:
           key: random key for this client and round, never reused.
-          update: float [d], before clipping, which is up to the mechanism.
+          update: float [d], before the mechanism clips it.
           epsilon: scalar > 0, epsilon of this release in the mechanism's unit.
         """
         raise NotImplementedError(
@@ -104,7 +104,7 @@ class Mechanism(Config):
     def noise_power(self, epsilon: Array, dimension: int) -> Array:
         """Return the mean squared error E ``|release - clipped update|^2``, float [n].
 
-        ``epsilon`` is float [n] > 0. The norm of the update is at the clip's bound. Raises
+        ``epsilon`` is float [n] > 0. The clipped update is assumed to have the maximum norm. Raises
         ConfigError if the class does not override this method.
         """
         raise ConfigError(
@@ -127,7 +127,7 @@ class NoPrivacy(Mechanism):
 
 
 class Budgeted(Mechanism):
-    """Base class of private mechanisms, for which each release is (eps_i, ``delta``)-LDP.
+    """Base class for private mechanisms, whose releases are each (eps_i, ``delta``)-LDP.
 
     A subclass must define ``unit``. By default, releases compose like randomised response, which is
     the worst case. Override ``privacy_loss`` if the distribution of the noise is known.
@@ -176,7 +176,7 @@ class PerCoordinateLaplace(Budgeted):
 
 
 class WholeUpdate(Budgeted):
-    """Base class of private mechanisms whose epsilon protects a whole clipped update.
+    """Base class for private mechanisms whose epsilon protects a whole clipped update.
 
     Attributes:
       clip_norm: C, maximum norm of a clipped update.

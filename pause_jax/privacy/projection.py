@@ -17,7 +17,7 @@ from pause_jax.privacy.sphere import PrivUnitG
 
 
 def walsh_hadamard(x: Array) -> Array:
-    """Apply the orthonormal Walsh-Hadamard transform, its own inverse, to x [n], n a power of 2."""
+    """Apply the orthonormal Walsh-Hadamard transform (its own inverse) to x [n], n a power of 2."""
     half = 1
     while half < x.size:
         pairs = x.reshape(-1, 2, half)
@@ -27,17 +27,17 @@ def walsh_hadamard(x: Array) -> Array:
 
 
 def padded_size(dimension: int) -> int:
-    """Return the smallest power of two that is at least ``dimension`` and 2."""
+    """Return the smallest power of two that is at least 2 and at least ``dimension``."""
     return 2 ** math.ceil(math.log2(max(dimension, 2)))
 
 
 class Projected(Mechanism):
-    """Mechanism that projects the update to k random dimensions and privatizes the projection.
+    """Mechanism that projects the update onto k random dimensions and privatizes the projection.
 
     The projection is a subsampled randomised Hadamard transform. It pads the update to the next
     power of two n, flips signs at random, applies the Walsh-Hadamard transform, and keeps one
-    coordinate of each of k runs, times the square root of the run's length. The transpose maps the
-    release back without a matrix.
+    coordinate of each of k blocks, scaled by the square root of the block's length. The transposed
+    transform maps the release back, without an explicit matrix.
 
     Formal guarantees:
       The guarantees of ``inner`` hold for the whole update, because the projection does not depend
@@ -46,7 +46,7 @@ class Projected(Mechanism):
 
     The release is unbiased if the projected norm is below the bound C of ``inner``. Longer
     projections are clipped, which shortens an update of norm C by about 0.28 C / sqrt(k). This is
-    Fast ProjUnit of Asi, Feldman, Nelson, Nguyen and Talwar 2023 (arXiv 2306.04444).
+    the Fast ProjUnit of Asi, Feldman, Nelson, Nguyen and Talwar 2023 (arXiv 2306.04444).
 
     Attributes:
       inner: mechanism that privatizes the projection and defines the budget.
@@ -101,6 +101,6 @@ class Projected(Mechanism):
         return (signs * walsh_hadamard(spread))[: update.size]
 
     def noise_power(self, epsilon: Array, dimension: int) -> Array:
-        """Return the noise power of ``inner``, projected back, without the projection's error."""
+        """Return the noise power of ``inner`` mapped back, excluding the projection error."""
         kept = min(self.dimension, padded_size(dimension))
         return dimension / kept * self.inner.noise_power(epsilon, kept)

@@ -1,4 +1,4 @@
-"""Mechanisms for vectors of bounded L2 norm that release a random direction near the true one.
+"""Mechanisms for vectors of bounded L2 norm. They release a random direction near the true one.
 
 For epsilon 8 and 50,890 parameters, the error of PrivUnitG is 1/10 of the error of the Gaussian
 mechanism, and 1/30,000 of the error of Laplace noise with an L1 clip that keeps unit vectors.
@@ -64,7 +64,7 @@ def best_cap(epsilon: Array) -> Cap:
 def priv_unit_g(key: Array, unit: Array, epsilon: Array) -> Array:
     """Draw an unbiased release, float [d], of the unit vector ``unit``, float [d].
 
-    Asi, Feldman and Talwar 2022 (arXiv 2201.10407). The guarantee requires that ``unit`` has
+    Asi, Feldman and Talwar 2022 (arXiv 2201.10407). The guarantee holds only if ``unit`` has
     Euclidean norm 1. ``epsilon`` is a scalar > 0.
     """
     along_key, inside_key, around_key = jax.random.split(key, 3)
@@ -78,15 +78,15 @@ def priv_unit_g(key: Array, unit: Array, epsilon: Array) -> Array:
 
 
 class PrivUnitG(WholeUpdate):
-    """Mechanism that draws a normal vector, more often from a cap around the update.
+    """Mechanism that draws a normal vector, oversampling a cap around the update.
 
     Formal guarantees:
       Unit: the whole update of one release; pure eps_i-LDP, replace-one. The guarantee holds for
       any two unit vectors and involves no sensitivity. Asi, Feldman and Talwar 2022 (arXiv
       2201.10407).
 
-    The clipped update becomes a unit vector: one more coordinate extends it to length C, and C
-    divides it. The release is an unbiased estimate of the clipped update.
+    The clipped update is extended by one coordinate to length C, and then divided by C to become a
+    unit vector. The release is an unbiased estimate of the clipped update.
     """
 
     name: ClassVar[str] = "priv_unit_g"
@@ -115,7 +115,7 @@ def duchi_length(dimension: int, epsilon: Array) -> Array:
 
 
 class DuchiL2(WholeUpdate):
-    """Mechanism that draws a point of a large sphere, more often from the update's hemisphere.
+    """Mechanism that draws a point on a large sphere, oversampling the update's hemisphere.
 
     Formal guarantees:
       Unit: the whole update of one release; pure eps_i-LDP, replace-one. The guarantee holds for

@@ -1,4 +1,4 @@
-"""Random draws for many clients or samples in one call, using both words of threefry.
+"""Random draws for many clients or samples in one call, with both output words of threefry.
 
 ``jax.random`` folds two threefry words into one, and XLA compiles each call to a separate loop.
 This module uses both words and draws for all clients in one call. With a threefry key, a client's
@@ -43,7 +43,7 @@ def bits_of(key: Array, numbers: Array, count: int) -> Array:
 
 
 def bits(key: Array, shape: tuple[int, ...]) -> Array:
-    """Draw random words, uint32 of ``shape``, from a single key."""
+    """Draw a uint32 array of random words from a single key."""
     return bits_of(key, jnp.zeros(1, jnp.uint32), int(np.prod(shape))).reshape(shape)
 
 
@@ -63,7 +63,7 @@ def laplace(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Arr
 def laplace_from(words: Array) -> Array:
     """Convert random words to Laplace noise of scale 1, a float32 array of the same shape.
 
-    One bit sets the sign, and 31 bits set the magnitude, at most 22 (16 in ``jax.random.laplace``).
+    One bit sets the sign, and 31 bits set the magnitude up to 22 (16 in ``jax.random.laplace``).
     """
     magnitude = -jnp.log((_signed(words >> 1) + 0.5) * 2.0**-31)
     return jnp.where(words & 1, magnitude, -magnitude)
@@ -82,12 +82,12 @@ def normal_from(words: Array) -> Array:
 
 
 def _signed(words: Array) -> Array:
-    # Convert int32 instead, because our CPUs have no vector instruction that converts uint32.
+    # Convert int32 instead, because many CPUs have no vector instruction that converts uint32.
     return jax.lax.bitcast_convert_type(words, jnp.int32).astype(jnp.float32)
 
 
 def evenly(count: int) -> NDArray[np.float64]:
-    """Return the first ``count`` multiples of the golden ratio modulo 1, from 0, float [count].
+    """Return i times the golden ratio modulo 1 for i = 0, ..., ``count`` - 1, float [count].
 
     Consecutive multiples are spread evenly over [0, 1), so clients with adjacent numbers differ.
     """

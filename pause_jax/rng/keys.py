@@ -1,9 +1,9 @@
 """Random keys of a run, derived from named streams.
 
 A run splits its key into independent streams. ``world``, ``data``, ``model`` and ``inputs`` do not
-depend on the policy, so policies with the same key have the same latencies, data and initial model.
-Within a stream, a key is folded with the round number (from 1) and, if it belongs to a client, with
-the client's number. A client's draws therefore do not depend on the rest of the cohort.
+depend on the policy, so runs with the same key share the latencies, data and initial model. Within
+a stream, we fold the round number (from 1) into the key. For a client's key, we also fold in the
+client's number. A client's draws therefore do not depend on the other clients in the cohort.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Streams(NamedTuple):
       data: partition of the samples among clients, data quality, and held-out samples.
       model: initial model.
       policy: queries and choices of the policy.
-      training: sample order and dropout of each client, and mini-batches for its query answers.
+      training: sample order and dropout of each client, and mini-batches for query answers.
       privacy: noise in each client's update.
       inputs: noise in low-quality inputs, the same in every round.
     """
@@ -50,11 +50,11 @@ class RoundKeys(NamedTuple):
       latency: latencies of all clients, their features, and drop-outs of the latency model.
       availability: random availability of clients.
       policy: the policy's query and choice.
-      training: training of the cohort. Draws use the client numbers.
-      privacy: noise in the cohort's updates, folded with each client's number.
+      training: training of the cohort. Draws depend on the client numbers.
+      privacy: noise in the cohort's updates. Each client's number is folded into this key.
       availability_trace: step of the availability trace.
       dropout: drop-outs of all clients with probability ``SimConfig.dropout``.
-      answers: answers to the policy's query. Draws use the client numbers.
+      answers: answers to the policy's query. Draws depend on the client numbers.
     """
 
     latency: Key[Array, ""]
@@ -70,8 +70,8 @@ class RoundKeys(NamedTuple):
 def of_round(run: Streams, round: Array | int) -> RoundKeys:
     """Derive the keys of round t >= 1.
 
-    In the stream ``world``, round t uses the numbers 2 t and 2 t + 1. Three keys are folded with 0
-    or 1, which no round of their stream uses, and then with t. XLA compiles each threefry call to a
+    In the stream ``world``, round t uses the numbers 2 t and 2 t + 1. For three keys, we first fold
+    in 0 or 1, which no round of their stream uses, and then t. XLA compiles each threefry call to a
     separate loop, so all folds are batched into two calls.
     """
     impl = jax.random.key_impl(run.world)
@@ -94,12 +94,12 @@ def of_round(run: Streams, round: Array | int) -> RoundKeys:
 
 
 def first_availability(world: Array) -> Array:
-    """Derive the availability trace's key of round 0, which draws its initial state."""
+    """Derive the key for the initial state of the availability trace (its key of round 0)."""
     return jax.random.fold_in(jax.random.fold_in(world, 0), 0)
 
 
 def local_work(latency: Array) -> Array:
-    """Derive the key of a round's local work from its key of latencies."""
+    """Derive a round's key for the local work from the round's key for latencies."""
     return jax.random.fold_in(jax.random.clone(latency), 2**32 - 1)
 
 
@@ -109,7 +109,7 @@ def budgets(world: Array) -> Array:
 
 
 def holdout(data: Array) -> Array:
-    """Derive the key that draws held-out samples, by folding in a number that no split yields."""
+    """Derive the key for drawing held-out samples, by folding in a number that no split uses."""
     return jax.random.fold_in(data, 2**32 - 1)
 
 

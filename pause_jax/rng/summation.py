@@ -43,6 +43,6 @@ def on_grid(values: Array, terms: int) -> Array:
     the largest absolute value.
     """
     # Adding ``large`` rounds a value to the ulp of ``large``, and the subtraction is exact. The
-    # maximum keeps XLA from fusing the product with them.
+    # maximum keeps XLA from fusing the product with these operations.
     large = jnp.max(3.0 * terms * jnp.abs(values))
     return (values + large) - large

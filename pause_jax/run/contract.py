@@ -1,6 +1,6 @@
 """Warnings about broken contracts of custom parts, and about models that became non-finite.
 
-Compiled code cannot raise, so a run records the rules that it breaks. Runs without a custom policy
+Compiled code cannot raise, so a run records which rules were broken. Runs without a custom policy
 or latency model skip these checks, because tests cover the library's parts.
 """
 
@@ -17,7 +17,7 @@ from pause_jax.bandit.protocol import Selection
 from pause_jax.base.struct import is_ours
 from pause_jax.config import SimConfig
 
-# Names of the recorded quantities from which warnings are issued.
+# Names of the recorded quantities that trigger warnings.
 RECORDED = ("first_broken_round", "broken_rules")
 NONFINITE = "first_nonfinite_round"
 # RULES[i] corresponds to bit i of the mask returned by `broken`.
@@ -40,7 +40,7 @@ def is_checked(config: SimConfig) -> bool:
 
 
 def broken(selection: Selection, available: Array, latency: Array, min_latency: Array) -> Array:
-    """Return an int32 bit mask of the rules that a round breaks, with bit i for ``RULES[i]``."""
+    """Return an int32 bit mask of the rules broken in a round. Bit i stands for ``RULES[i]``."""
     clients, weights = selection
     active = selection.active
     num_clients = available.shape[0]
@@ -77,7 +77,7 @@ class NotFinite(UserWarning):
 
 
 def finding(rounds: Any, rules: Any) -> str:
-    """Describe the earliest broken contract among a config's seeds; return "" if there is none.
+    """Describe the earliest broken contract over a config's seeds; return "" if there is none.
 
     ``rounds`` and ``rules`` are the two ``RECORDED`` quantities, with one entry per seed.
     """
@@ -92,18 +92,18 @@ def finding(rounds: Any, rules: Any) -> str:
 
 
 def not_finite(rounds: Any) -> str:
-    """Describe non-finite models, given ``NONFINITE`` per seed; return "" if all are finite."""
+    """Describe non-finite models from ``NONFINITE`` of each seed; return "" if all are finite."""
     each = np.ravel(rounds)
     bad = each[each > 0]
     if not bad.size:
         return ""
     return (
-        f"the model was not finite from round {bad.min()} onwards in {bad.size} of {each.size} "
-        "seeds."
+        f"the model became non-finite in {bad.size} of {each.size} seeds (first in round "
+        f"{bad.min()})."
     )
 
 
 def warn(found: dict[str, str], category: type[Warning] = BrokenContract) -> None:
-    """Issue one warning that lists all non-empty findings, keyed by config name."""
+    """Issue one warning with one line for each config that has a non-empty finding."""
     if lines := [f"{name}: {words}" for name, words in found.items() if words]:
         warnings.warn("\n".join(lines), category, stacklevel=3)

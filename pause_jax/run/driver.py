@@ -1,4 +1,4 @@
-"""Drivers for compiled runs (a single run or a sweep chunk) and for runs in a user's trace."""
+"""Drivers for compiled runs (single runs, sweep chunks) and for runs inside a user's JAX trace."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from pause_jax.run.rounds.state import State
 
 
 class Runs(NamedTuple):
-    """Runs that advance together, with the arguments for their steps.
+    """Runs that advance together, and the arguments of their step functions.
 
     Attributes:
-      segments: consecutive rounds, one segment for each call to ``Steps.advance``.
+      segments: consecutive segments of rounds, one for each call to ``Steps.advance``.
       batched: whether ``config`` and ``key`` have a leading run axis.
     """
 
@@ -40,16 +40,16 @@ class Runs(NamedTuple):
 
 
 class Watch:
-    """Hooks for the driver. The defaults, used for single runs, neither save nor resume."""
+    """Hooks for the driver. The defaults are for single runs, which are never saved or resumed."""
 
     def calling(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context for each step call, which may trigger a compilation."""
+        """Return a context manager for one step call. The call may trigger a compilation."""
         return telling()
 
     def resumed(
         self, state: State, shapes: Callable[[int], list[Any]]
     ) -> tuple[int, State, list[Record]]:
-        """Return (number of finished segments, state after them, record of each segment).
+        """Return (number of finished segments, state after these segments, their records).
 
         Args:
           state: state before round 1.
@@ -62,7 +62,7 @@ class Watch:
 
 
 def drive(runs: Runs, watch: Watch) -> tuple[Result, Record]:
-    """Play runs to the end, starting from round 1 or from the point where ``watch`` resumes.
+    """Play runs to the end, starting from the state that ``watch.resumed`` returns.
 
     Returns:
       (result, record). The result lacks the per-round quantities, which the record contains as
@@ -83,7 +83,7 @@ def drive(runs: Runs, watch: Watch) -> tuple[Result, Record]:
     def shapes(segments: int, state: State = state) -> list[Any]:
         found = []
         for segment in runs.segments[:segments]:
-            # Its own method: jax.eval_shape is a trace, in which a step cannot have options.
+            # jax.eval_shape would call jit within a trace, where JAX forbids compiler options.
             _, rows = steps.advance.eval_shape(*inputs, state, segment, runs.policy)
             first_rounds = functools.partial(_first_rounds, segment=segment, batched=batched)
             found.append(jax.eval_shape(first_rounds, rows))
@@ -141,7 +141,7 @@ def single_run(
     quantities: Quantities,
     execution: Execution | None = None,
 ) -> Result:
-    """Play a prepared run with compiled steps, or within the user's trace if there is one."""
+    """Play a prepared run with compiled steps, or within the user's trace if JAX is tracing."""
     if is_traced(config, data, key):
         return _traced_once(config, data, key, quantities, execution)
     spec = program_spec(config, data, quantities)

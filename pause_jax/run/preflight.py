@@ -103,8 +103,8 @@ def check_limits(memory_limit: float, max_batch: int | None) -> None:
     """Raise ConfigError unless ``memory_limit`` (GiB) is > 0 and ``max_batch`` is None or >= 1."""
     if not (max_batch is None or _is_count(max_batch)):
         raise ConfigError(
-            f"max_batch = {shown(max_batch)}: must be a whole number >= 1, or None for as many as "
-            "fit."
+            f"max_batch = {shown(max_batch)}: must be a whole number >= 1, or None for as many "
+            "runs as fit in memory."
         )
     if isinstance(memory_limit, bool) or not (
         isinstance(memory_limit, int | float) and memory_limit > 0
@@ -125,7 +125,7 @@ def execution_of(client_batch: int | None, mesh: Mesh | None = None) -> Executio
     if not (client_batch is None or _is_count(client_batch)):
         raise ConfigError(
             f"client_batch = {shown(client_batch)}: must be a whole number >= 1, or None for as "
-            "many as the memory allows."
+            "many clients as fit in memory."
         )
     return Execution(client_batch, mesh, jax.config.values["jax_default_matmul_precision"])
 
@@ -138,12 +138,12 @@ def client_ids(config: SimConfig, data: Any) -> tuple[str, ...]:
 
     Returns:
       Client ids. Empty if the ids are 0, 1, ..., if neither the data nor a file has ids, or if
-      the key draws the clients from a larger data set.
+      the clients are drawn from a larger data set.
 
     Raises:
       ConfigError: if the data, ``latency``, ``availability_trace`` and budgets list different ids,
         if the client numbers in a file have gaps and the data has no ids, or if a file lists
-        specific clients although the key draws clients from a larger data set.
+        specific clients although clients are drawn from a larger data set.
     """
     num_clients = config.num_clients
     learning = config.learning
@@ -161,9 +161,9 @@ def client_ids(config: SimConfig, data: Any) -> tuple[str, ...]:
     if len(data_ids) > num_clients:
         if files:
             raise ConfigError(
-                f"num_clients = {num_clients}: the key draws this many of the data's "
+                f"num_clients = {num_clients}: the run draws this many of the data's "
                 f"{len(data_ids)} clients, but {next(iter(files))} has values for specific "
-                f"clients. Set num_clients = {len(data_ids)}, or remove samples of other clients."
+                f"clients. Set num_clients = {len(data_ids)}, or remove the other clients' samples."
             )
         return ()
     for where, ids in files.items():
@@ -214,7 +214,7 @@ def warn_if_far(min_latency: ArrayLike, fastest: ArrayLike) -> None:
     """Warn if ``min_latency`` is far below the ``fastest`` client's expected latency, in seconds.
 
     All speeds (``min_latency`` / latency) are then close to 0, while exploration bonuses are about
-    1. A typical cause is latencies in milliseconds. Within a trace, the check is skipped.
+    1. A typical cause is latencies in milliseconds. The check is skipped within a trace.
     """
     if isinstance(fastest, jax.core.Tracer):
         return
@@ -239,6 +239,6 @@ def warn_if_cut(config: SimConfig, sizes: Array) -> None:
         warnings.warn(
             f"learning.max_steps = {config.learning.max_steps}: cuts the work of the largest "
             f"client, whose {largest} samples take {steps} local steps. Set learning.max_steps = "
-            f"{steps} to keep them all.",
+            f"{steps} to keep all steps.",
             stacklevel=3,
         )

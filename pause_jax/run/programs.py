@@ -27,10 +27,10 @@ from pause_jax.run.rounds.horizon import Length, length_of
 from pause_jax.run.rounds.loop import advance, init
 from pause_jax.run.rounds.state import State
 
-# Possible rooms of a program, in rounds. A run uses the smallest that needs at most CALLS calls.
+# Possible values of ``ProgramSpec.room``. A run uses the smallest with at most CALLS calls.
 ROOMS = tuple(256 * 16**n for n in range(5))
 CALLS = 20
-# Maximum size in bytes of a full room's record. For larger records, the room is one call's rounds.
+# Maximum record size in bytes at which a room may exceed the number of rounds per call.
 MOST_ROOM = 16 * 2**20
 # Maximum cohort size x update size for which a run takes less time than its compilation.
 SMALL = 20_000
@@ -97,7 +97,7 @@ def plain_steps(quantities: Quantities, execution: Execution | None, any_length:
 
 
 def _in_float32(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a step to use float32 matrix products. Local training overrides this (``Execution``)."""
+    """Wrap a step to use float32 matrix products. ``Execution`` overrides it in training."""
 
     @functools.wraps(step)  # profiles and the cache name programs after their functions
     def precise(*arguments: Any) -> Any:
@@ -129,7 +129,7 @@ class ProgramSpec(NamedTuple):
     options: str
 
     def config_of(self, config: SimConfig) -> SimConfig:
-        """Return the config for the program, with the fields that the program ignores reset."""
+        """Reset the fields that the program ignores, and return the config."""
         return _of_any_length(config) if self.any_length else config
 
     def segment(self, config: SimConfig, first: int, to_play: int) -> Segment:
@@ -213,7 +213,7 @@ def _over_devices(
 ) -> Callable[..., Any]:
     """Distribute a step's runs over the devices of a mesh; without a mesh, return the step.
 
-    The devices do not communicate. A device with several runs vmaps over them.
+    The devices do not communicate. A device with several runs vmaps the step.
     """
     if mesh is None:
         return step

@@ -126,9 +126,9 @@ def latency_by_work(
     data_size: Array,
     local_samples: Callable[[Array, Array | None], Array] | None,
 ) -> OfWork:
-    """Return the function from factors of the local work to the latency model and its work.
+    """Return a function that maps factors of the local work to (latency model, work).
 
-    ``local_samples`` is as in ``Learner``.
+    See ``Learner`` for ``local_samples``.
     """
 
     def latency_of(factors: Array | None) -> tuple[Latency, Work]:
@@ -139,7 +139,7 @@ def latency_by_work(
 
 
 def work_law(config: SimConfig) -> WorkLaw | None:
-    """Return the law of the factors of the local work, or None if all factors are 1."""
+    """Return the distribution of the local work factors, or None if all factors are 1."""
     if config.learning is None or config.learning.work.equal:
         return None
     return config.learning.work
@@ -157,14 +157,14 @@ def context_of(
     """Build a policy's context for a simulation or a deployed server.
 
     ``latency_of`` is the function that :func:`latency_by_work` returns. The keyword arguments are
-    fields of the context; ``num_rounds`` defaults to the config's.
+    fields of the context. ``num_rounds`` defaults to ``config.num_rounds``.
     """
     num_clients = config.num_clients
     law = work_law(config)
     model, work = latency_of(None)
 
     def expected(of: Callable[[Latency, Work], Any]) -> Any:
-        """Return the expectation of a function of the local work."""
+        """Return the mean of ``of(latency model, work)`` over the levels of the local work."""
         if law is None:
             return of(model, work)
         levels = jax.vmap(lambda factors: of(*latency_of(factors)))(law.levels(num_clients))
@@ -200,14 +200,14 @@ def context_of(
     )
 
 
-# Jitted because eager calls from a deployed server would compile fifty small programs.
+# Jitted because eager calls from a deployed server would compile about fifty small programs.
 @functools.partial(jax.jit, static_argnums=1, inline=True)
 def _expected(model: Latency, num_clients: int) -> tuple[Array, Array]:
     return model.expected_speed(num_clients), model.expected_latency(num_clients)
 
 
 def world_of(config: SimConfig, latency_of: OfWork) -> World:
-    """Build the world of a config. ``latency_of`` is from :func:`latency_by_work`."""
+    """Build the world of a config. :func:`latency_by_work` returns ``latency_of``."""
     num_clients = config.num_clients
     trace = config.availability_trace
     law = work_law(config)

@@ -42,8 +42,8 @@ def simulate(
 
     Equal configs, keys and data give bit-identical results on the same device. The function can be
     vmapped over keys and over stacked configs (``pause_jax.stack``). ``sweep`` does both and labels
-    the results. Matrix products in local training follow ``jax.default_matmul_precision``, by
-    default the device's precision (TF32 on recent GPUs). All other matrix products use float32.
+    the results. Matrix products in local training use ``jax.default_matmul_precision``. Its default
+    is the device's precision (TF32 on recent GPUs). All other matrix products use float32.
 
     Args:
       config: configuration of the simulation.
@@ -52,24 +52,24 @@ def simulate(
       data: data set to use instead of the config's data set.
       record: quantities to record, by name or as a custom ``Quantity``. ``(*QUANTITIES, mine)``
         adds a custom quantity. The default is all of ``QUANTITIES``, the learner's metrics and, if
-        rounds overlap, ``STEP_QUANTITIES``. ``client_accuracy``, ``client_loss`` and ``client_``
-        other scores need ``learning.holdout``. Only the simulator knows them; no client sends them.
+        rounds overlap, ``STEP_QUANTITIES``. Client metrics such as ``client_accuracy`` need
+        ``learning.holdout``. Only the simulator knows these metrics. No client sends them.
       devices: devices that share the local training of large cohorts (default: JAX's default
         device). ``sweep`` distributes whole runs instead.
-      client_batch: maximum number of clients trained in parallel; 1 trains them sequentially. The
-        default depends on the memory that a client needs. Results differ only by rounding.
+      client_batch: maximum number of clients that train in parallel. With 1, they train one by one.
+        The default depends on the memory that a client needs. Results differ only by rounding.
 
     Returns:
       Result with the recorded quantities and the final model.
 
     Raises:
-      ConfigError: if an argument is invalid (raised before any work starts) or memory runs out.
+      ConfigError: if an argument is invalid (raised before any work starts), or if memory runs out.
 
     Warns:
       BrokenContract: if a custom part broke its contract and ``record`` includes
         ``first_broken_round`` and ``broken_rules``. Issued once per call, but not within a trace.
       NotFinite: if the model became non-finite and ``record`` includes ``first_nonfinite_round``.
-        Issued under the same conditions as ``BrokenContract``.
+        Like ``BrokenContract``, issued once per call, but not within a trace.
 
     Examples:
       >>> import jax
@@ -86,7 +86,7 @@ def simulate(
     mesh = None if devices is None else Mesh(np.asarray(checked_devices(devices)), ("client",))
     execution = execution_of(client_batch, mesh)
     check_one_key(
-        key, "simulate", "For several keys, use sweep(config, keys), or vmap over the key."
+        key, "simulate", "For several keys, use sweep(config, keys), or vmap over the keys."
     )
     config, loaded_data = prepare(config, data)
     learner = learner_of(config, loaded_data)

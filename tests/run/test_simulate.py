@@ -106,7 +106,7 @@ def test_simulating_inside_a_trace_leaves_the_data_set_usable():
 def test_first_nonfinite_round_is_found():
     # Clients release twice from round 4 on (three rounds visit everyone), and the second time the
     # budget is e^-40 of the first: noise beyond float32.
-    with pytest.warns(NotFinite, match="from round 4 onwards"):
+    with pytest.warns(NotFinite, match="first in round 4"):
         result = learn_run(privacy__budget__decay=40.0, privacy__sensitivity=1e23)
     np.testing.assert_array_equal(np.sort(np.ravel(result.clients[:3])), np.arange(6))
     assert result.first_nonfinite_round == 4

@@ -1,7 +1,7 @@
 """Slots of an asynchronous server, which hold the clients in flight and the buffered answers.
 
 A client is in flight from start to answer. Its slot is freed at the server step after the answer.
-Times are in seconds since the last server step, to keep float32 precise in long runs.
+Times are in seconds since the last server step, because float32 loses precision in long runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Plan(NamedTuple):
       concurrency: C, maximum number of clients in flight.
       buffer: B, number of answers that triggers a server step.
       asked: O, number of clients that the policy chooses at a time.
-      groups: ceil(B / O), maximum number of groups that start per step once all slots are full.
+      groups: ceil(B / O), maximum number of groups started per step once C clients are in flight.
     """
 
     concurrency: int
@@ -34,7 +34,7 @@ class Plan(NamedTuple):
 
     @property
     def slots(self) -> int:
-        """Number of slots S, for C clients in flight and answered clients that were replaced."""
+        """Number of slots S, for C clients in flight and buffered answers of replaced clients."""
         return self.concurrency + self.asked * (self.groups - 1)
 
     @property
@@ -63,12 +63,12 @@ class Slots(NamedTuple):
       client: int32, current client, or last client if the slot is free.
       occupied: bool, whether the client is in flight or its answer is in the buffer.
       answered: bool, whether the client's answer is in the buffer.
-      order: int32, sequence number of the client's start. If clients answer at the same time, the
-        client that started first comes first.
+      order: int32, sequence number of the client's start. If clients finish at the same time, the
+        client that started first answers first.
       version: int32 >= 1, server step in which the client started. The client trains the model that
         the previous step produced.
       peers: int32, number of clients that started together, including this client.
-      sends: bool, whether an update reaches the server (not lost, and the budget is not spent).
+      sends: bool, whether the client sends an update; False for a drop-out or a spent budget.
       latency: float, seconds from start to answer.
       finish: float, time of the answer, in seconds since the last server step.
     """
@@ -98,8 +98,8 @@ class Flight(NamedTuple):
     Attributes:
       loss, square_loss: float [S], see ``Trained``.
       updates: leaves [S, ...], released updates in the format of ``Deferred``.
-      last: float [K], latency of each client's last answer in seconds, infinite before its first
-        answer. None if ``Asynchronous.pace`` is None.
+      last: float [K], latency of each client's last answer in seconds, infinite if the client has
+        never answered. None if ``Asynchronous.pace`` is None.
     """
 
     slots: Slots
@@ -126,7 +126,7 @@ class Step(NamedTuple):
 
 
 def nobody(config: SimConfig, plan: Plan, updates: Any) -> Flight:
-    """Return the flight state before the first start, with all slots free."""
+    """Return the flight state before any client starts, with all slots free."""
     none = jnp.zeros(plan.slots, bool)
     zero = jnp.zeros(plan.slots)
     number = jnp.zeros(plan.slots, jnp.int32)
@@ -150,8 +150,8 @@ def nobody(config: SimConfig, plan: Plan, updates: Any) -> Flight:
 
 
 def started(slots: Slots, active: Array, values: dict[str, Array]) -> Slots:
-    """Put a group's active clients in free slots. ``values`` are field values, [O] or scalar."""
-    # The j-th client of the group gets the j-th free slot. An inactive client leaves it free.
+    """Put a group's active clients in free slots. ``values`` holds their fields, [O] or scalar."""
+    # The j-th client of the group gets the j-th free slot. An inactive client leaves its slot free.
     free = jnp.argsort(slots.occupied, stable=True)[: active.shape[0]]
     values = {**values, "occupied": jnp.asarray(True), "answered": jnp.asarray(False)}
 
@@ -173,7 +173,7 @@ def next_answer(slots: Slots) -> tuple[Slots, Array]:
 
 
 def paced_step(config: SimConfig, flight: Flight, slots: Slots, now: Array) -> Array:
-    """Return the time in seconds at which the pace ends the step, or infinity if it does not."""
+    """Return the time in seconds at which the pace ends the step (infinity if never)."""
     pace = clock_of(config).pace
     if flight.last is None or pace is None:  # neither or both are None
         return jnp.asarray(jnp.inf)
@@ -187,9 +187,9 @@ class Buffer(NamedTuple):
     """Answers since the last server step.
 
     Attributes:
-      places: int32 [B], slot numbers of the answers, ascending, followed by other slots.
+      places: int32 [B], slot numbers of the answers in ascending order, padded with other slots.
       selection: clients, and their weights without staleness factors. The policy's weights sum to
-        one in each group of ``peers``, so they are multiplied by group size / number of answers.
+        one in each group of ``peers``, so we multiply them by group size / number of answers.
       staleness: int32 [B], server steps since the client's start.
       averaged: bool [B], whether the update arrived and is at most ``max_staleness`` steps old.
     """

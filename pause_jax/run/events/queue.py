@@ -1,6 +1,6 @@
-"""Events within a server step, in which clients answer and the policy starts other clients.
+"""Events within a server step: clients answer, and the policy starts other clients.
 
-Each iteration of the loop in ``play_events`` processes one decision or answer. Training follows.
+Each iteration of the loop in ``play_events`` handles one decision or answer. Clients train later.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Events(NamedTuple):
     Attributes:
       groups: number of decisions in this step after its first answer.
       waits: whether no client may start before the next answer.
-      now: seconds since the last step.
+      now: seconds since the last server step.
       reported: bool [S], slots whose answer the policy has observed.
       rules: bit mask of the first broken rules, see ``pause_jax.run.contract.broken``.
       latency, available: float [K] in seconds and bool [K], drawn for the last decision.
@@ -142,7 +142,7 @@ def decide(setup: Setup, before: State, events: Events, number: Array) -> Events
     conditions = conditions._replace(
         available=conditions.available.at[engaged].set(False, mode="drop")
     )
-    answers = ask(setup, now, conditions, round_keys, decision)  # `init` rejects policies that ask
+    answers = ask(setup, now, conditions, round_keys, decision)  # no query, see `init`
     selection, info = select(setup, answers, conditions, decision)
     clients = selection.clients
     active = selection.active
@@ -179,7 +179,7 @@ def decide(setup: Setup, before: State, events: Events, number: Array) -> Events
 
 
 def _report(setup: Setup, before: State, events: Events, number: Array) -> Events:
-    """Report new answers before training to a policy that reads neither losses nor updates."""
+    """Report new answers, before training, to a policy that reads neither losses nor updates."""
     plan = plan_of(setup.config)
     nothing = jnp.zeros(plan.buffer)
     updates = jnp.zeros((plan.buffer, setup.context.update_size))
@@ -195,7 +195,7 @@ def _report(setup: Setup, before: State, events: Events, number: Array) -> Event
 
 
 def heard(setup: Setup, before: State, events: Events, buffer: Buffer, trained: Trained) -> Any:
-    """Return the policy's state after it observes the answers that were not yet reported."""
+    """Let the policy observe the answers that were not yet reported, and return its new state."""
     server_loss = setup.learner.server_loss
     if server_loss is not None:
         server_loss = functools.partial(server_loss, before.learning, trained.released)
@@ -221,7 +221,7 @@ def heard(setup: Setup, before: State, events: Events, buffer: Buffer, trained: 
 
 
 def distinct(clients: Array, active: Array, num_clients: int) -> Array:
-    """Replace the clients in inactive slots with unused clients, int [B]."""
+    """Replace the clients in inactive slots with clients that are in no active slot, int [B]."""
     taken = (
         jnp.zeros(num_clients, bool)
         .at[jnp.where(active, clients, num_clients)]

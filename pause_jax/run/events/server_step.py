@@ -1,9 +1,9 @@
 """Server step with overlapping rounds (``SimConfig.clock = Asynchronous()``).
 
-A run loops over server steps, not over events. Within a step, clients answer one after another and
-others replace them. All clients that start in a step train the same model, so they train in
-parallel at the end of the step. The server then averages the buffered updates. Tests compare the
-results with an event queue. ``docs/guides/event_clock.md`` describes the semantics.
+A run loops over server steps instead of events. Within a step, clients answer one after another,
+and other clients replace them. All clients that start in a step train the same model, so they train
+in parallel at the end of the step. The server then averages the buffered updates. Tests compare
+runs with an event-queue simulation. ``docs/guides/event_clock.md`` describes the semantics.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def init(setup: Setup, learning: LearnerState) -> Flight:
     if setup.policy.query is not None:
         raise ConfigError(
             f"clock = {config.clock.name!r}: {type(config.policy).__name__} queries clients "
-            "before each choice, but this server does not wait for answers. Use a policy without "
-            "queries."
+            "before each choice, but an asynchronous server does not wait for queries. Use a "
+            "policy without queries."
         )
     if setup.learner.deferred is None:
         raise ConfigError(
@@ -65,7 +65,7 @@ def play(
     """Play server step ``number`` >= 1, and return (state, record).
 
     Clients that start in this step train the model that the previous step produced. ``step_keys``
-    are used for training and noise. The policy, latency and availability use keys per decision.
+    are for training and noise. Policy, latency and availability use the keys of their decision.
     """
     assert before.flight is not None
     events = play_events(setup, before, number)
@@ -121,7 +121,7 @@ def train(
 ) -> tuple[LearnerState, Flight]:
     """Train all clients that started in a step, and store their updates in the flight state.
 
-    In the learner's state, only ``clients`` changes.
+    Only the field ``clients`` of the learner's state changes.
     """
     assert before.flight is not None
     assert setup.learner.deferred is not None
@@ -165,7 +165,7 @@ def train(
 def average(
     setup: Setup, learning: LearnerState, flight: Flight, buffer: Buffer
 ) -> tuple[LearnerState, Trained]:
-    """Average the buffered updates, and return (learner's state, their losses and updates).
+    """Average the buffered updates, and return (learner's state, buffered losses and updates).
 
     As in a synchronous round, the weights of missing updates are redistributed to the other
     updates. Staleness factors are not normalised, so stale updates shrink the whole step.
@@ -193,5 +193,5 @@ def average(
 
 
 def _new(slots: Slots, number: Array) -> Array:
-    """Return a mask of the slots whose client started in step ``number``, bool [S]."""
+    """Return a mask of the slots whose clients started in step ``number``, bool [S]."""
     return slots.occupied & (slots.version == number)

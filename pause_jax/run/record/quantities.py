@@ -12,7 +12,7 @@ from pause_jax.run.rounds.state import Round, Run
 
 @quantity("round", gap=False)
 def played(r: Round) -> Array:
-    """Whether the round was played, bool; False if it would start after ``max_seconds``."""
+    """Whether the round was played, bool; False once the clock has reached ``max_seconds``."""
     return jnp.asarray(True)
 
 
@@ -252,5 +252,5 @@ STEP_QUANTITIES: dict[str, Quantity] = {
     each.name: each for each in (staleness, took, answered, in_flight, waiting, useful)
 }
 
-# Quantities that record the learner's metrics of the same names.
+# Quantities that record the learner's metrics with the same names.
 METRICS = ("test_loss", "test_accuracy")

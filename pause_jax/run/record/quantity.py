@@ -29,7 +29,7 @@ class Quantity(NamedTuple):
       dims: dimension names: ``round``, ``eval_round``, ``client``, ``slot`` or custom names.
       unit: unit of the value, such as ``s`` for seconds; empty for a value without a unit.
       gap: fill value for unplayed rounds, and for padding if configs of a sweep differ in rounds,
-        clients or slots. In unplayed rounds, booleans are False; integers are -1 if the gap is NaN.
+        clients or slots. In unplayed rounds, booleans are False, and integers are -1 if gap is NaN.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Quantity(NamedTuple):
 def quantity(
     *dims: str, unit: str = "", gap: float = math.nan
 ) -> Callable[[Callable[[Any], Array]], Quantity]:
-    """Return a decorator that turns a function into a quantity with its name and docstring.
+    """Return a decorator that turns a function into a quantity with the same name and docstring.
 
     Args:
       *dims: names of the value's axes, such as ``"round"`` or ``"client"``.
@@ -61,8 +61,8 @@ def quantity(
     for dim in dims:
         if not isinstance(dim, str):
             raise ConfigError(
-                f"@quantity on {getattr(dim, '__name__', dim)!r}: must have parentheses, with "
-                'dimensions as in @quantity("round"), or without as in @quantity().'
+                f"@quantity on {getattr(dim, '__name__', dim)!r}: must have parentheses. Use "
+                '@quantity("round"), or @quantity() for a value without dimensions.'
             )
         if dim not in DIMENSIONS and nearest(dim, DIMENSIONS):
             raise ConfigError(
@@ -87,7 +87,7 @@ def metric(name: str) -> Quantity:
 
 
 def client_metric(name: str) -> str:
-    """Return the name of a learner's metric at each client: ``client_loss`` for ``test_loss``."""
+    """Return the per-client name of a metric, such as ``client_loss`` for ``test_loss``."""
     return f"client_{name.removeprefix('test_')}"
 
 
@@ -95,12 +95,12 @@ def client_metric(name: str) -> str:
 def client_score(name: str) -> Quantity:
     """Return the quantity that records a client metric, such as ``client_accuracy``.
 
-    Only the simulator knows these scores. They leave no client, and no policy receives them.
+    Only the simulator knows these scores. No client sends them, and no policy receives them.
     """
 
     def value(r: Round) -> Array:
         found = {client_metric(metric): values for metric, values in r.client_metrics.items()}
         return found.get(name, jnp.full(r.config.num_clients, jnp.nan))
 
-    doc = f"The metric {name}, over each client's held-out samples; NaN for a client without any."
+    doc = f"The metric {name} on each client's held-out samples; NaN without held-out samples."
     return Quantity(name, value, ("eval_round", "client"), "", math.nan, doc)

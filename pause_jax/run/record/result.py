@@ -53,11 +53,11 @@ class Result(PyTree):
       epsilon_unit: unit that the budgets protect: ``coordinate`` (one coordinate of an update),
         ``update`` (a whole update) or ``none``.
       num_parameters: d, number of entries in an update; 0 without learning.
-      unnoised: names of client data, other than sizes and latencies, that are sent without noise:
-        model entries outside ``params`` (batch statistics, ``clear`` weights) and losses that the
-        policy reads. The ledger also lists the updates of ``NoPrivacy``.
+      unnoised: names of data, except sizes and latencies, that clients send without noise: model
+        entries outside ``params`` (batch statistics, ``clear`` weights) and losses that the policy
+        reads. The ledger also lists the updates of ``NoPrivacy``.
       client_ids: ids of clients 0, ..., K - 1 in the data or in files of the config. Empty if
-        clients have no other ids, or if the key draws the clients from a larger data set.
+        clients are numbered 0, 1, ..., or if they are drawn from a larger data set.
     """
 
     config: SimConfig
@@ -107,7 +107,7 @@ def with_metrics(
     """Add a quantity for each learner metric in ``names`` that is not recorded yet.
 
     If rounds overlap in at least one config, also add ``STEP_QUANTITIES``. If ``per_client``, also
-    add each metric at each client.
+    add the client metrics of all ``names``.
 
     Raises:
       ConfigError: if the name of a metric is reserved, or belongs to a built-in quantity.
@@ -128,7 +128,7 @@ def with_metrics(
 
 
 def check_client_scores(quantities: Quantities, learners: Sequence[Learner]) -> None:
-    """Raise ConfigError if client metrics are recorded that no learner has, or some cannot have."""
+    """Raise ConfigError if a recorded client metric is unknown, or a learner cannot compute it."""
     known = [client_metric(name) for learner in learners for name in learner.metrics]
     for name in (q.name for q in quantities if q == client_score(q.name)):
         if any(learner.evaluate_clients is None for learner in learners):
@@ -233,7 +233,7 @@ def _value(q: Quantity, of: Round | Run) -> Array:
 def result_at_end(config: SimConfig, state: State, quantities: Quantities) -> Result:
     """Build the result of a run from its final state, without the per-round quantities.
 
-    ``eval_rounds`` holds the number of rounds played until :func:`with_rounds` replaces it.
+    Until :func:`with_rounds` replaces it, ``eval_rounds`` is the number of played rounds.
     """
     learning = state.learning
     run = Run(with_budgets(config, keys.budgets(state.keys.world)), state)
@@ -254,7 +254,7 @@ def with_rounds(
 ) -> Result:
     """Add the per-round quantities, leaves [T, ...], to the result of :func:`result_at_end`.
 
-    The arrays of ``result`` and ``record`` must be all NumPy arrays or all JAX arrays.
+    ``result.eval_rounds`` and the record must both be NumPy arrays or both be JAX arrays.
     """
     evaluated = evaluated_at(config, result.eval_rounds)
     # Evaluations that were not reached get the fill values recorded for their planned rounds.

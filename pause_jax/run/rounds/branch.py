@@ -15,7 +15,7 @@ def when(wanted: Array, work: Callable[[], Any], otherwise: Any) -> Any:
     """Return ``work()`` if ``wanted``, else ``otherwise``; under vmap, separately for each run.
 
     Under vmap, ``lax.cond`` becomes a select, which always computes ``work``. This function skips
-    ``work`` unless at least one run wants it. Both values must have the same shapes and dtypes.
+    ``work`` unless at least one run wants it. Both results must have the same shapes and dtypes.
     """
 
     def worked() -> Any:

@@ -44,8 +44,8 @@ def evaluated_rounds(config: SimConfig) -> np.ndarray:
 def evaluated_at(config: SimConfig, played: Any) -> Any:
     """Return the rounds after which the model was evaluated, int32 [E].
 
-    If ``max_seconds`` ended the run after ``played`` rounds, the last of these replaces the next
-    planned round of :func:`evaluated_rounds`. Later entries are -1.
+    If ``max_seconds`` ended the run after ``played`` rounds, the last played round replaces the
+    next planned round of :func:`evaluated_rounds`. Later entries are -1.
     """
     planned = evaluated_rounds(config).astype(np.int32)
     reached = (np.append(0, planned[:-1]) < played).astype(np.int32)
@@ -55,7 +55,7 @@ def evaluated_at(config: SimConfig, played: Any) -> Any:
 
 
 def advanced(clock: Array, rest: Array, seconds: Array) -> tuple[Array, Array]:
-    """Return (clock, rounding error) after ``seconds`` more. The clock stops at ``LONGEST``."""
+    """Advance the clock by ``seconds``, up to ``LONGEST``, and return (clock, rounding error)."""
     clock, rest = add(clock, rest, jnp.minimum(seconds, LONGEST))
     return jnp.minimum(clock, LONGEST), jnp.where(clock < LONGEST, rest, 0.0)
 

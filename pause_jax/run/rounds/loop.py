@@ -1,6 +1,6 @@
 """Loop over rounds, as two pure functions ``init`` and ``advance``.
 
-Splitting the rounds of a run over several calls to ``advance`` does not change the result.
+Splitting the rounds of a run across several calls to ``advance`` does not change the result.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def advance(
     length: Length | None = None,
     count: Array | int | None = None,
 ) -> tuple[State, Record]:
-    """Play consecutive rounds, skipping rounds that would start after ``max_seconds``.
+    """Play consecutive rounds until the clock reaches ``max_seconds``.
 
-    Round numbers start at 1. If ``count`` is given, only the first ``count`` rounds are played.
+    Round numbers start at 1. If ``count`` is given, play only the first ``count`` rounds.
 
     Returns:
       (state, record with leaves [R, ...]). Rows after the first ``count`` are undefined.

@@ -61,7 +61,7 @@ def play(
 class Conditions(NamedTuple):
     """Latency (in seconds), availability and epsilon of each client in a round.
 
-    ``work`` has the factors of the local work, or is None if all are 1. A ``dropped`` client has
+    ``work`` holds the factors of the local work, or is None if all are 1. A ``dropped`` client has
     spent its budget. If chosen, the client takes part but sends nothing.
     """
 
@@ -90,7 +90,7 @@ def observe_world(
 
 
 class Answers(NamedTuple):
-    """Policy state and query counts after the policy's query, and the key for its choice.
+    """Policy state and query counts after the policy's query, and the key for the choice.
 
     ``seconds`` is the time spent on the query. ``reached`` marks clients that received the model.
     """
@@ -105,7 +105,7 @@ class Answers(NamedTuple):
 def ask(
     setup: Setup, before: State, conditions: Conditions, round_keys: keys.RoundKeys, round: Array
 ) -> Answers:
-    """Send the policy's query, if it has one, to the clients that the policy asks.
+    """Send the policy's query, if any, to the clients that ``query.ask`` returns.
 
     The server waits for the slowest of these clients. A ``dropped`` client does not report its
     loss, but the server waits for this client too.
@@ -138,7 +138,7 @@ def ask(
 def select(
     setup: Setup, answers: Answers, conditions: Conditions, round: Array
 ) -> tuple[Selection, Info]:
-    """Let the policy choose a cohort, and validate the types and shapes of its choice."""
+    """Let the policy choose a cohort, and validate the types and shapes of the choice."""
     choice = setup.policy.select(answers.choice_key, answers.policy, round, conditions.available)
     return check_selected(choice, setup.context.num_selected)
 
@@ -170,7 +170,7 @@ def close_round(
 ) -> Arrival:
     """Determine the end of a round and the updates that arrive by then.
 
-    ``seconds`` includes the policy's query. If no client is chosen, a server with an availability
+    ``seconds`` includes the query time. If no client is chosen, a server with an availability
     trace waits for the trace's ``recheck`` seconds.
     """
     clients = selection.clients
@@ -190,7 +190,7 @@ def arrival_of(config: SimConfig, latency: Array, active: Array, answering: Arra
     """Apply the config's ``wait_for`` and ``deadline`` to the latencies of a cohort.
 
     If both are None, the round lasts as long as its slowest client takes, PAUSE (3). Clients that
-    send nothing count too, because the server only notices a missing answer when it is due.
+    send nothing count too, because the server notices their silence only when an answer is due.
     ``answering`` marks the active clients that send an update, however late.
     """
     end = jnp.max(jnp.where(active, latency, 0.0))
@@ -200,7 +200,7 @@ def arrival_of(config: SimConfig, latency: Array, active: Array, answering: Arra
     if config.deadline is not None:
         end = jnp.minimum(end, config.deadline)
     by_then = latency <= end
-    # Empty slots reveal nothing about their client, but are finite for policies that multiply by 0.
+    # Empty slots must not reveal a latency, but must be finite for policies that multiply by 0.
     observed = jnp.where(active, jnp.minimum(latency, end), jnp.where(end > 0, end, 1.0))
     return Arrival(end, answering & by_then, answering & ~by_then, observed)
 
@@ -248,7 +248,7 @@ def train(
     learning = working(before.learning, conditions.work)
     if stale is None:
         return Learned(*learner.train(round_keys.training, learning, sending, release), None)
-    assert learner.deferred is not None, "learner_of asks for it"
+    assert learner.deferred is not None, "learner_of checks this"
     learning, trained, updates = learner.deferred.train(
         round_keys.training, learning, sending, release
     )

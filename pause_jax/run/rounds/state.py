@@ -25,7 +25,7 @@ from pause_jax.world.latency import Work
 
 
 class Health(NamedTuple):
-    """First round with each kind of problem (0 for none), and rules broken in ``first_broken``."""
+    """First round with each problem (0 for none), and the rules broken in ``first_broken``."""
 
     first_nonfinite: Int[Array, ""]
     first_broken: Int[Array, ""]
@@ -38,7 +38,7 @@ def healthy() -> Health:
 
 
 def examined(health: Health, round: Array, variables: Any, rules: Array) -> Health:
-    """Update the health with the model and the broken rules of a round."""
+    """Update the health from the model and the broken rules of a round."""
     is_first = (health.first_broken == 0) & (rules > 0)
     nonfinite = (health.first_nonfinite == 0) & ~all_finite(variables)
     return Health(
@@ -57,7 +57,7 @@ class State(NamedTuple):
       queried: int32 [K], rounds in which each client answered a query of the policy.
       clock: scalar, simulated seconds, the sum of all durations rounded once to float32.
       clock_rest: scalar, rounding error of ``clock``, in seconds.
-      stale: late updates that the next round averages; None if late updates are lost.
+      stale: late updates to average in the next round; None if late updates are lost.
       flight: clients in flight and buffered answers if rounds overlap, otherwise None.
     """
 
@@ -79,11 +79,11 @@ class Score(NamedTuple):
     """Realised rewards of the cohort and of the genie's cohort, and the regret of a round.
 
     Attributes:
-      regret: C^G(genie) - C^G(cohort), PAUSE (10), signed. The genie chooses min(m, available)
-        clients. A cohort of this size has a regret >= 0 up to rounding (1e-6 of the two values),
-        and the genie's cohort has a regret of exactly 0. A smaller cohort can have a negative
-        regret, because its slowest client may be faster and its sum omits negative terms of g.
-        FedCS may choose fewer clients, and sampling with replacement leaves slots empty.
+      regret: C^G(genie) - C^G(cohort), PAUSE (10), signed. The genie chooses m clients, or all
+        available clients if they are fewer. A cohort of this size has a regret >= 0 up to rounding
+        (1e-6 of the two values). The genie's cohort has a regret of exactly 0. The regret of a
+        smaller cohort can be negative, because its slowest client may be faster and its sum omits
+        negative terms of g. FedCS and sampling with replacement may leave slots empty.
     """
 
     reward: Float[Array, ""]
@@ -103,7 +103,7 @@ def score(
 ) -> Score:
     """Compute the reward and regret of a selection, given the participation counts before it.
 
-    If ``with_genie`` is False, which avoids a slow search, the other two fields are NaN.
+    If ``with_genie`` is False, skip a slow search and set the genie's reward and regret to NaN.
     """
     m = context.num_selected
     remaining = context.privacy.budget.remaining(counts)
@@ -140,7 +140,7 @@ class Round:
 
     Attributes:
       config: canonical config.
-      context: context with which the policy was built.
+      context: context from which the policy was built.
       number: round number t >= 1.
       before, after: states before and after the round.
       latency: float [K], latency of every client in this round, in seconds.
@@ -201,9 +201,9 @@ class Round:
 
     @functools.cached_property
     def client_metrics(self) -> dict[str, Array]:
-        """Metrics at each client, NaN in rounds without an evaluation. They leave no client."""
+        """Metrics at each client, NaN in rounds without an evaluation. No client sends them."""
         evaluate = self.learner.evaluate_clients
-        assert evaluate is not None, "check_client_scores asks for it"
+        assert evaluate is not None, "check_client_scores checks this"
         nan = jnp.full(self.config.num_clients, jnp.nan)
         return when(
             self._is_evaluated,
