@@ -15,7 +15,7 @@ class Selection(NamedTuple):
 
     Attributes:
       clients: int32 [m], distinct client numbers.
-      weights: float [m], aggregation weights, PAUSE (2). A weight of 0 marks an empty slot, whose
+      weights: float [m], aggregation weights, PAUSE (2). A weight of 0 marks an empty slot. Its
         client does not take part, for example because fewer than m clients are available.
     """
 
@@ -24,17 +24,17 @@ class Selection(NamedTuple):
 
     @property
     def active(self) -> Array:
-        """Mask of the slots whose client takes part, bool [m]."""
+        """Mask of the slots whose clients take part, bool [m]."""
         return self.weights > 0
 
 
 class Info(NamedTuple):
-    """Diagnostics of a selection, which the policy never sees. Undefined entries are NaN.
+    """Diagnostics of a selection, for the records only. Undefined entries are NaN.
 
     Attributes:
       energy: energy of the cohort, PAUSE (18), computed by the search that selected it.
       optimality_gap: energy of the exact optimum minus ``energy``; 0 for exact searches.
-      acceptance_rate: share of proposed moves that annealing accepted.
+      acceptance_rate: share of annealing steps that accepted the proposed move.
     """
 
     energy: Float[Array, ""]
@@ -43,7 +43,7 @@ class Info(NamedTuple):
 
 
 def no_info() -> Info:
-    """Return diagnostics that are all NaN, for a selection without a search."""
+    """Return diagnostics with only NaN entries, for a selection without a search."""
     nan = jnp.asarray(jnp.nan)
     return Info(nan, nan, nan)
 
@@ -51,28 +51,28 @@ def no_info() -> Info:
 class Observation(NamedTuple):
     """Feedback from the selected clients, in the order of ``Selection.clients``.
 
-    Losses, updates and ``server_loss`` are None unless the policy declares them
-    (``PolicyConfig.reads``), because losses reveal data that the mechanism does not protect.
-    Without learning, both losses are 1 and updates have no entries.
+    Losses, updates and ``server_loss`` are None unless the policy declares them in
+    ``PolicyConfig.reads``. (Losses reveal data that the privacy mechanism does not protect.)
+    Without learning, both losses are 1, and updates have no entries.
 
     With ``when_spent="drop"``, a client whose budget is spent takes part for its usual latency but
-    sends nothing, and ``received`` is False.
+    sends nothing. Its entry of ``received`` is False.
 
     Attributes:
-      latency: float [m], seconds that each client took, at most until the end of the round. Finite
-        but meaningless for empty slots.
-      loss: float [m], mini-batch loss averaged over the local steps; NaN for a client whose update
-        does not arrive in time.
-      square_loss: float [m], squared loss of a sample, averaged over the samples of all local
-        steps, each at the weights of its step; NaN in the same cases as ``loss``.
+      latency: float [m], seconds that the server waited for each client. Finite but meaningless for
+        empty slots.
+      loss: float [m], mini-batch loss averaged over the local steps. It is NaN for a client whose
+        update does not arrive in time.
+      square_loss: float [m], mean squared loss over the samples of all local steps, each computed
+        with the model at the start of its step. It is NaN in the same cases as ``loss``.
       update: float [m, d], flat updates as the server receives them, clipped and noised.
       received: bool [m], whether the client's losses and update arrived in time, True by default.
-        Policies that read them use the mask ``selection.active & observation.received``.
+        Mask losses and updates with ``selection.active & observation.received``.
       available: bool [K], whether each client could be selected, True by default.
       late: bool [m], whether the update is averaged in the next round, False by default.
       clock: simulated time at the end of the round, seconds; NaN if the server has no clock.
       server_loss: (aggregation weights [m]) -> loss on the server's validation samples, for the
-        model before the round plus the weighted updates; None without validation samples.
+        model before the round plus the weighted updates. It is None without validation samples.
       staleness: int [m], server steps from each client's start to the average; 0 without overlap.
     """
 
@@ -89,13 +89,13 @@ class Observation(NamedTuple):
 
 
 def store_active(table: Array, clients: Array, values: Array, active: Array) -> Array:
-    """Return a table with new rows for the clients that took part.
+    """Return a table with new rows for the clients in ``active`` slots.
 
     Args:
       table: [K, ...], one row per client.
       clients: int [m], distinct client numbers.
       values: [m, ...], new rows, or one scalar for all slots if rows are scalars.
-      active: bool [m], False for an empty slot, whose client keeps its row.
+      active: bool [m], mask of the slots that receive new rows. Other rows do not change.
 
     Returns:
       Updated table, [K, ...].

@@ -47,8 +47,8 @@ def generalization_reward(
     """Compute the generalization reward g_k before round t, PAUSE (8) and BSFL (4).
 
     The reward measures how under-used a client's data is. With x = m * share_k - T_k(t - 1) / t,
-    g_k = ``|x|^beta * sign(x)``, which is in [-1, 1] if no client holds more than 1 / m of the
-    data. T_k are the ``counts``, and share_k is d_k / sum(d) with d_k = quality * data size.
+    g_k = ``|x|^beta * sign(x)``. g_k is in [-1, 1] if no client holds more than 1 / m of the data.
+    T_k are the ``counts``, and share_k is d_k / sum(d) with d_k = quality * data size.
     """
     rate = counts.astype(share.dtype) / jnp.asarray(round, share.dtype)
     x = num_selected * share - rate
@@ -62,12 +62,12 @@ def marginal_generalization(
     num_selected: int,
     exponent: Array | float,
 ) -> Float[Array, " K"]:
-    """Compute the long-run reward that each client gains by taking part more often.
+    """Compute each client's long-run gain in generalization reward from taking part more often.
 
     A client with participation rate s = T_k(t - 1) / t earns h(s) = s g(s) per round in the long
-    run, with g of :func:`generalization_reward`. For beta > 1, h is not concave near its fair share
-    m share_k. The result is the smallest derivative of h at rates up to s, which never increases
-    with s: ``|x|^(beta - 1) (x - beta s)`` with x = m share_k - s wherever h is concave.
+    run, with g of :func:`generalization_reward`. For beta > 1, h is not concave near the fair share
+    m share_k. The result is the smallest derivative of h at rates up to s, so it never increases
+    with s. Up to h's inflection point, it is ``|x|^(beta - 1) (x - beta s)``, x = m share_k - s.
     """
     rate = counts.astype(share.dtype) / jnp.asarray(round, share.dtype)
     fair = num_selected * share
@@ -90,7 +90,7 @@ def additive_terms(
 ) -> Float[Array, "L K"]:
     """Return each client's additive terms in a cohort's energy, one row for g and one for p.
 
-    ``remaining`` is p = 1 - spent / total. It is None for BSFL, whose energy has no row for p.
+    ``remaining`` is p = 1 - spent / total. For BSFL, ``remaining`` is None, and p has no row.
     """
     rows = [reward.alpha * generalization / num_selected]
     if remaining is not None:
@@ -99,9 +99,9 @@ def additive_terms(
 
 
 def cohort_problem(index: Array, reward: Reward, terms: Array) -> Problem:
-    """Build the maximisation problem PAUSE (14) from an index [K] and :func:`additive_terms`.
+    """Build the maximisation problem, PAUSE (14), from an index [K] and :func:`additive_terms`.
 
-    The energy range is 2 alpha + gamma + 1 (the bound of Lemma 1 plus one), without gamma for BSFL.
+    The energy range is the bound of Lemma 1 plus one: 2 alpha + gamma + 1, or 2 alpha + 1 for BSFL.
     """
     privacy_weight = reward.gamma if terms.shape[0] == 2 else 0.0
     energy_range = 2.0 * reward.alpha + privacy_weight + 1.0
@@ -120,7 +120,7 @@ def problem_of(
     """Build the maximisation problem of round t, PAUSE (14), or PAUSE (10) for the genie.
 
     ``index`` is the bound of PAUSE (13), or mu_k for the genie. ``remaining`` is p_k of PAUSE (7),
-    or None for BSFL, which has no privacy term. The rows of the problem's ``terms`` are g and p.
+    or None for BSFL, which has no privacy term. The rows of ``terms`` are the weighted g and p.
     For these terms and the realised speeds, :func:`cohort_value` is the reward, PAUSE (9).
     """
     g = generalization_reward(counts, round, share, num_selected, reward.beta)
@@ -135,8 +135,8 @@ def cohort_value(
 ) -> Float[Array, ""]:
     """Compute the minimum of ``index`` over the active clients plus the sum of their terms.
 
-    The result is the energy, PAUSE (18), if ``index`` is the UCB, the reward, PAUSE (9), for
-    realised speeds, and C^G of PAUSE (10) for expected speeds. It is NaN for an empty cohort.
+    With the UCB as ``index``, this is the energy, PAUSE (18). With realised speeds, this is the
+    reward, PAUSE (9). With expected speeds, this is C^G of PAUSE (10). An empty cohort yields NaN.
     """
     slowest = jnp.min(jnp.where(active, index[clients], jnp.inf))
     added = jnp.sum(jnp.where(active, terms[:, clients], 0.0))

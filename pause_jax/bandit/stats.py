@@ -40,7 +40,7 @@ def update_stats(
       stats: statistics through round t - 1.
       clients: int [m], distinct client numbers.
       speed: float [m], tau_min / tau of each chosen client, in (0, 1].
-      active: bool [m], False for an empty slot, whose client is not updated.
+      active: bool [m], False for empty slots. Their clients keep their statistics.
 
     Returns:
       Statistics through round t.
@@ -63,13 +63,13 @@ def ucb_index(
     """Compute the upper confidence bound of each client's speed before a round, PAUSE (13).
 
     The bound is ``speed_weight * mean_speed + sqrt((m + 1) ln t / counts)``. As in the authors'
-    code and BSFL, t is the upcoming round, and not t - 1 as printed, which is undefined at t = 1.
+    code and BSFL, t is the upcoming round. (The printed ln(t - 1) is undefined at t = 1.)
 
     Args:
       stats: statistics through the previous round.
       round: t, upcoming round, >= 1.
       num_selected: m, cohort size.
-      speed_weight: zeta; 1 as printed, 3 in the authors' large network.
+      speed_weight: zeta (1 as printed, 3 in the authors' large network).
 
     Returns:
       Dimensionless bound, float [K]; +inf for an untried client.

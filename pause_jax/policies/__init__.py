@@ -41,7 +41,7 @@ POLICIES: tuple[type[PolicyConfig], ...] = (
     All, Genie,
 )  # fmt: skip
 
-# Library policies by their names on the command line, in config files and in presets.
+# Policies by the names that command lines, config files and presets use.
 NAMED: dict[str, PolicyConfig] = {
     **{policy.name: policy() for policy in POLICIES},
     "pause_exhaustive": Pause(search=Exhaustive()),

@@ -20,8 +20,8 @@ class Answer(NamedTuple):
     """Answers to a query, in the order of the clients returned by ``Query.ask``.
 
     Attributes:
-      loss: float [d], mean loss of the current global model on each client's data; NaN if not
-        reported, 1 without learning or if ``Query.wants`` is ``features``.
+      loss: float [d], mean loss of the current global model on each client's data. It is NaN for a
+        client that does not report, and 1 without learning or if ``Query.wants`` is ``features``.
       features: float [d, F], latency features for the coming round (see ``Latency.features``).
       reported: bool [d], whether each client reported its loss. With ``when_spent="drop"``, clients
         with a spent budget do not report.
@@ -33,11 +33,11 @@ class Answer(NamedTuple):
 
 
 class Query(NamedTuple):
-    """Request for information from clients before each selection, which lengthens the round.
+    """Request for information from clients before each selection. The request lengthens the round.
 
     Attributes:
-      ask: (key, state, round, available [K]) -> (clients, asked), where ``clients`` are distinct,
-        int32 [d], and ``asked`` is the mask of the clients among them that are asked, bool [d].
+      ask: (key, state, round, available [K]) -> (clients, asked). ``clients``, int32 [d], are
+        distinct. ``asked``, bool [d], marks those that receive the request.
       receive: (state, clients [d], asked [d], Answer) -> state passed to ``select``.
       wants: requested quantity, ``loss`` or ``features``.
       batch_size: number of samples on which a client computes its loss; None for all its samples.
@@ -75,7 +75,7 @@ class Policy(NamedTuple):
 
 
 class Context(NamedTuple):
-    """Information about a network that is available when a policy is built.
+    """Properties of a network and a run, as passed to ``PolicyConfig.build``.
 
     Attributes:
       num_clients: K.
@@ -84,13 +84,13 @@ class Context(NamedTuple):
       update_size: d, number of entries in a client's update; 0 without learning.
       num_features: F, number of latency features per client.
       data_size: float [K], number of samples of each client, ``|D_k|``.
-      local_samples: float [K], number of samples that each client uses per round, <= ``|D_k|``.
+      local_samples: float [K], each client's number of training samples per round, over all epochs.
       share: float [K], each client's quality-weighted share of the data; sums to one.
       reward: parameters of the reward.
-      privacy: privacy mechanism, with per-client budgets if they differ. A policy may read its
-        budget schedule, but not its releases.
+      privacy: privacy mechanism, with per-client budgets if they differ. A policy may read the
+        budget schedule, but must not call ``privatize``.
       min_latency: tau_min, seconds.
-      expected_speed: float [K], mu_k, averaged over rounds if it varies. Only the genie may use it.
+      expected_speed: float [K], mu_k, averaged over rounds if it varies; only for the genie.
       expected_latency: float [K], E[tau_k], seconds, for policies that assume known latencies.
       varying: (round) -> float [K], mu_k in that round; None if mu_k is constant.
       forecast: (clock, ahead) -> float [K], probability that a client available at ``clock`` is
@@ -127,8 +127,8 @@ class Context(NamedTuple):
     def noise_power(self, participations: Array) -> Array:
         """Return the expected squared norm of the noise in each client's next release, float [K].
 
-        It is infinite if the client's budget is spent, at most ``MOST_NOISE`` otherwise, and 0
-        without privacy. Without learning, d = 1, which preserves the differences between clients.
+        The result is infinite for a spent budget, at most ``MOST_NOISE`` otherwise, and 0 without
+        privacy. Without learning, d is set to 1. This preserves the differences between clients.
         """
         epsilon = self.privacy.budget.epsilon(participations + 1)
         left, dimension = epsilon > 0, self.update_size or 1
@@ -146,9 +146,9 @@ class PolicyConfig(Config):
     Attributes:
       reads: names of the quantities that the policy reads from clients' data or training. These are
         fields of :class:`Observation` (``loss``, ``square_loss``, ``update``, ``server_loss``), or
-        ``answer.loss`` for a query. Undeclared fields of an observation are None.
+        ``answer.loss`` for a query. In an observation, each of these fields is None unless listed.
       observes: short description of the observed quantities.
-      assumes: short description of the quantities that are assumed to be known.
+      assumes: short description of the quantities that the policy assumes to be known.
       reference: source of the selection rule.
       alone: whether a sweep compiles the policy separately, because it asks clients, calls back
         into Python or stores whole updates. Custom policies are always compiled separately.
@@ -183,7 +183,7 @@ class PolicyConfig(Config):
 
 # Observation fields that depend on clients' data or training.
 PROTECTED = ("loss", "square_loss", "update", "server_loss")
-# Description of the quantity that clients send without noise, by its name in ``reads``.
+# Descriptions of the quantities that clients send without noise, by name in ``reads``.
 UNNOISED = {
     "loss": "the training loss of each chosen client",
     "square_loss": "the squared training loss of each chosen client",
@@ -203,13 +203,13 @@ def learns_of_training(config: PolicyConfig) -> bool:
 
 
 def policy_of(config: PolicyConfig, context: Context) -> Policy:
-    """Build a policy whose ``update`` receives only the observation fields that it declares.
+    """Build a policy, and hide undeclared observation fields from its ``update``.
 
     Raises:
       TypeError: if ``build`` does not return a :class:`Policy`.
       ConfigError: if the config overrides ``releases``, or the query asks for undeclared losses.
-        The returned ``update`` raises it during tracing if it reads an undeclared field, or returns
-        a state whose structure, shapes or dtypes differ from the initial state.
+        During tracing, the returned ``update`` also raises ConfigError if it reads an undeclared
+        field, or if its state differs from the initial state in structure, shape or dtype.
     """
     name = type(config).__name__
     built = config.build(context)
@@ -240,7 +240,7 @@ def policy_of(config: PolicyConfig, context: Context) -> Policy:
         try:
             later = updated(absent)
         except Exception:
-            # Reading a None field can raise any exception. Find the fields whose absence causes it.
+            # Reading a None field can raise any exception. Find the fields that caused this one.
             missing = [field for field in absent if _fails(updated, [field])]
             if not missing or _fails(updated, []):
                 raise

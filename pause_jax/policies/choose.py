@@ -21,7 +21,7 @@ def by_data_size(
 ) -> Selection:
     """Return the selection of ``clients`` with the FedAvg weights ``|D_k| / sum |D_j|``, PAUSE (2).
 
-    The sum is over available clients of the cohort. Slots of unavailable clients have weight 0.
+    The sum is over the available clients of the cohort. Slots of unavailable clients have weight 0.
     """
     size = jnp.where(available[clients], context.data_size[clients], 0.0)
     total = jnp.sum(size)
@@ -33,7 +33,7 @@ def top_clients(
 ) -> Int[Array, " m"]:
     """Return the m available clients with the highest scores, in descending order of score.
 
-    Ties are broken at random. Unavailable clients fill remaining places. Scores must not be NaN.
+    Ties are broken at random. Unavailable clients fill the remaining places. No score may be NaN.
     """
     return ordered(score, available, key)[:num_selected]
 
@@ -46,7 +46,7 @@ def draw_clients(
     Clients are returned in the order in which they are drawn. Clients of weight 0 are drawn last,
     and clients outside ``among`` fill any remaining places.
     """
-    # Gumbel top-k trick: sorting by log w + Gumbel noise samples without replacement.
+    # Gumbel top-k trick: the order of log w plus Gumbel noise is a sample without replacement.
     score_key, tie_key = jax.random.split(key)
     score = jnp.log(weight) + jax.random.gumbel(score_key, weight.shape)
     return top_clients(score, among, count, tie_key)
@@ -72,13 +72,13 @@ def inclusion_probabilities(
 
 
 def dep_round(probability: Float[Array, " K"], num_selected: int, key: Array) -> Int[Array, " m"]:
-    """Draw a cohort with exact inclusion probabilities, which sum to an integer n <= m.
+    """Draw a cohort with exact inclusion probabilities, whose sum is an integer n <= m.
 
-    The n drawn clients come first, in random order, and other clients fill the remaining places.
+    The n drawn clients come first, in random order. Other clients fill the remaining places.
 
-    In DepRound (Gandhi et al. 2006), two clients trade probability until one of them has 0 or 1,
-    which preserves the sum and both expected values. Here, a random tournament of log2 K levels
-    pairs the clients. It needs no long sum, whose rounding would distort the probabilities.
+    In DepRound (Gandhi et al. 2006), two clients trade probability until one of them has 0 or 1.
+    The trade preserves their sum and both expected values. Here, a random tournament of log2 K
+    levels pairs the clients. This avoids long sums, whose rounding would distort probabilities.
     """
     num_clients = len(probability)
     order_key, trade_key = jax.random.split(key)
@@ -90,15 +90,15 @@ def dep_round(probability: Float[Array, " K"], num_selected: int, key: Array) ->
 
 
 def _settled(probability: Array, chance: Array) -> Array:
-    """Return the mask of drawn clients [n] from probabilities [n] and uniforms [n], n = 2^i."""
+    """Draw a mask [n] with inclusion ``probability`` [n] from uniforms ``chance`` [n], n = 2^i."""
     if len(probability) == 1:
         return probability > 0.5  # an integer up to rounding
     half = len(probability) // 2
     left, right = probability[:half], probability[half:]
     both = left + right
     over = both > 1
-    # One client of each pair is settled, at 1 if the pair's sum exceeds 1 and at 0 otherwise. The
-    # other client keeps the rest. If the sum is 1 up to rounding, both cases draw the same client.
+    # One client of each pair ends at 1 if the pair's sum exceeds 1, and at 0 otherwise. The other
+    # keeps the remaining sum. If the sum is 1 up to rounding, both cases draw the same client.
     left_goes_on = jnp.where(
         over, (1 - chance[:half]) * (2 - both) < 1 - left, chance[:half] * both < left
     )
@@ -115,7 +115,7 @@ def equal_weights(clients: Array, active: Array) -> Selection:
 
 
 def mask_of(clients: Array, chosen: Array, num_clients: int) -> Array:
-    """Return the mask of chosen clients, bool [K], from distinct clients [n] and a mask of them."""
+    """Return the mask, bool [K], of the distinct ``clients`` [n] for which ``chosen`` is true."""
     return jnp.zeros(num_clients, bool).at[clients].set(chosen)
 
 
@@ -128,7 +128,7 @@ def first_of(order: Array, count: Array) -> Array:
 def ask_everyone(
     key: Array, state: Any, round: Array, available: Bool[Array, " K"]
 ) -> tuple[Array, Array]:
-    """Return all clients and the mask of available clients, as a ``Query.ask`` function."""
+    """Return all clients and the mask of available clients (for use as ``Query.ask``)."""
     return jnp.arange(available.shape[0]), available
 
 
@@ -154,7 +154,7 @@ def check_candidates(path: str, candidates: int | None, sizes: Sizes) -> None:
     if candidates is not None and not m <= candidates <= num_clients:
         raise ConfigError(
             f"{path}.candidates = {candidates}: must be >= num_selected = {m} and <= num_clients "
-            f"= {num_clients}. Remove candidates to use twice num_selected."
+            f"= {num_clients}. Remove candidates to use the default."
         )
 
 

@@ -29,10 +29,10 @@ from pause_jax.policies.sampling import ClusteredSize, draw_from_rows
 class ClusteredSimilarity(PolicyConfig):
     """Clustered sampling based on similarity, with one draw from each of m distributions.
 
-    The distributions are built every round from clusters of clients with similar updates, using
-    Ward's method (SciPy, on the host) and the angles between updates. A client's update is the last
-    one that the server received, clipped and noised, or zero before the first one. Without
-    learning, the policy falls back to ``clustered_size``.
+    In each round, Ward's method (SciPy, on the host) clusters clients by the angles between the
+    last updates that the server received, clipped and noised. The m distributions follow from these
+    clusters. A client's update is zero until the first one arrives. Without learning, the policy
+    falls back to ``clustered_size``.
     """
 
     name: ClassVar[str] = "clustered_similarity"
@@ -68,7 +68,7 @@ class ClusteredSimilarity(PolicyConfig):
 class HicsState(NamedTuple):
     """State of HiCS-FL."""
 
-    # Biases and incoming weights of the output layer, from each client's last received update.
+    # Output-layer entries (biases and incoming weights) of each client's last received update.
     layer: Float[Array, "K C P"]
     seen: Bool[Array, " K"]  # whether the server has received an update
 
@@ -76,15 +76,14 @@ class HicsState(NamedTuple):
 class HicsFl(PolicyConfig):
     """Sampling of clusters and of clients within them, with a preference for balanced labels.
 
-    The entropy h of softmax(v / T) indicates how balanced a client's labels are, where v is the
-    client's update of the output layer's bias. Ward's method (SciPy, on the host) clusters clients
-    by the angle between their output-layer updates plus lambda ``|h_i - h_j|``. Each of m draws
-    selects a cluster that has undrawn clients, with probability proportional to exp(gamma
-    (1 - t / T_max) h) for the mean h of the cluster after t of T_max rounds, and then one of its
-    undrawn clients uniformly. Aggregation weights are equal. Clients without an update come first,
-    in random order. Updates are clipped and noised, as the server received them. Unlike the
-    authors' code, this policy does not switch to clustered sampling when h varies a lot. Without
-    learning, it falls back to ``random``.
+    Let v be a client's update of the output layer's bias. The entropy h of softmax(v / T) indicates
+    how balanced the client's labels are. Ward's method (SciPy, on the host) clusters clients by the
+    angle between their output-layer updates plus lambda ``|h_i - h_j|``. Each of m draws selects a
+    cluster that has undrawn clients, then one of these clients uniformly. After t of T_max rounds,
+    the probability of a cluster with mean entropy h is proportional to exp(gamma (1 - t / T_max)
+    h). Aggregation weights are equal. Clients without an update come first, in random order. The
+    policy reads clipped and noised updates. Unlike the authors' code, it does not switch to
+    clustered sampling when h varies a lot. Without learning, it falls back to ``random``.
 
     Attributes:
       clusters: M, maximum number of clusters; the cohort size if omitted.
@@ -94,7 +93,7 @@ class HicsFl(PolicyConfig):
     """
 
     name: ClassVar[str] = "hics_fl"
-    summary: ClassVar[str] = "clusters of output-layer updates, balanced labels first"
+    summary: ClassVar[str] = "clusters of similar output-layer updates, balanced labels preferred"
     reads: ClassVar[tuple[str, ...]] = ("update",)
     observes: ClassVar[str] = "noised updates"
     assumes: ClassVar[str] = "the model's output layer"
@@ -151,7 +150,7 @@ class HicsFl(PolicyConfig):
 
 
 def arccos(updates: Array) -> Array:
-    """Return the pairwise angles of updates [K, d], [K, K], in radians; 0 if either is zero."""
+    """Return the angles between updates [K, d] in radians, [K, K]; 0 if either update is zero."""
     norm = jnp.linalg.norm(updates, axis=1)
     scale = norm[:, None] * norm[None, :]
     cosine = updates @ updates.T / jnp.where(scale > 0, scale, 1.0)
@@ -167,13 +166,13 @@ def similarity_distributions(
     """Return the m distributions of Algorithm 2, float [m, K], from distances [K, K].
 
     A client with n_i samples has mass m n_i, and each of m bins has capacity sum(n). A bin divided
-    by its capacity is a distribution. Each row sums to one and column i to m n_i / sum(n) = m p_i,
-    which makes the draws unbiased. The permutation ``order`` breaks ties.
+    by its capacity is a distribution. Each row sums to one. Column i sums to m n_i / sum(n) = m
+    p_i, so the draws are unbiased. The permutation ``order`` breaks ties.
 
     1. A client with at least 1/m of the data first fills one or more entire bins. (The authors'
        code omits this step and is biased for these clients.)
-    2. Ward's tree is cut into clusters with a mass of at most one bin, which are at least as many
-       as the open bins. The largest clusters seed one open bin each, in descending order.
+    2. Ward's tree is cut into clusters that fit into one bin each. This yields at least as many
+       clusters as open bins. The largest clusters seed one open bin each, in descending order.
     3. The clients of the other clusters, smallest cluster first, are poured into the open bins one
        after the other. Mass that exceeds the capacity of a bin flows into the next bin.
     """
@@ -204,7 +203,7 @@ def _pour(
     in_turn: NDArray[np.integer],
     capacity: float,
 ) -> NDArray[np.float64]:
-    """Pour the masses of the clients ``in_turn`` into bins one by one; return the bins, [n, K]."""
+    """Pour the masses of the clients ``in_turn`` into one bin after another; return all bins."""
     poured, room = mass[in_turn], capacity - bins.sum(axis=1)
     # Positions in the concatenated mass at which each client and each bin ends.
     ends, full = np.cumsum(poured)[None, :], np.cumsum(room)[:, None]
@@ -217,10 +216,10 @@ def _pour(
 def _clusters(
     distance: NDArray[np.floating], mass: NDArray[np.float64], capacity: float
 ) -> NDArray[np.int64]:
-    """Cut Ward's tree into clusters of mass at most ``capacity``, and return their labels [K].
+    """Cut Ward's tree into clusters of mass at most ``capacity``, and return each client's label.
 
-    The mass of each merged cluster replaces its height in the tree. Like heights, masses grow
-    towards the root, and cutting at ``capacity`` therefore bounds them.
+    The mass of each merged cluster replaces its height in the tree. Masses grow towards the root,
+    as heights do. A cut at ``capacity`` therefore bounds the mass of each cluster.
     """
     from scipy.cluster.hierarchy import fcluster
 
@@ -243,12 +242,12 @@ def ward_tree(distance: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 # JAX copies larger callback arguments on another thread of the pool that runs programs. If all
-# threads wait in callbacks, none is left to copy, which is a deadlock (jax-ml/jax#24255).
+# threads of the pool wait in callbacks, the copy never starts (a deadlock, jax-ml/jax#24255).
 PIECE_BYTES = 64 * 1024
 
 
 def call_on_host(function: Callable[..., Any], like: jax.ShapeDtypeStruct, *given: Array) -> Array:
-    """Call a pure NumPy function on the host, copying its arguments in pieces to avoid deadlock."""
+    """Call a pure NumPy function on the host. Arguments are copied in pieces to avoid deadlocks."""
     pieces = []
     for array in given:
         length = PIECE_BYTES // array.dtype.itemsize
@@ -266,7 +265,7 @@ def call_on_host(function: Callable[..., Any], like: jax.ShapeDtypeStruct, *give
 
 
 def ward_labels(distance: NDArray[np.floating], number: int) -> NDArray[np.int32]:
-    """Group clients [K] into at most ``number`` Ward clusters, and return their labels from 0."""
+    """Group clients into at most ``number`` Ward clusters, and return their labels [K], from 0."""
     if len(distance) == 1:
         return np.zeros(1, np.int32)
     from scipy.cluster.hierarchy import fcluster
@@ -276,7 +275,7 @@ def ward_labels(distance: NDArray[np.floating], number: int) -> NDArray[np.int32
 
 
 def cluster_means(value: Array, label: Array, counted: Array, number: int) -> Array:
-    """Return the mean value of the ``counted`` clients in each cluster, [number]; 0 if none."""
+    """Return the mean value of each cluster's ``counted`` clients, [number]; 0 if it has none."""
     sums, sizes = (
         jnp.zeros(number).at[label].add(jnp.where(counted, each, 0.0)) for each in (value, 1.0)
     )
@@ -290,10 +289,10 @@ def draw_in_clusters(
     among: Bool[Array, " K"],
     count: int,
 ) -> Float[Array, " K"]:
-    """Rank the drawn clients, float [K], with ``count`` for the first and 0 for undrawn clients.
+    """Draw clients, and return their ranks, float [K]: ``count`` for the first, 0 if undrawn.
 
-    Each of at most ``count`` draws selects a cluster with probability proportional to
-    exp(``taste``), then one of its clients uniformly, among the undrawn clients of ``among``.
+    Only clients in ``among`` are drawn. Each of at most ``count`` draws selects a cluster with
+    probability proportional to exp(``taste``), then one of its undrawn clients uniformly.
     """
     order_key, draw_key = jax.random.split(key)
     order = jax.random.permutation(order_key, label.shape[0])

@@ -31,11 +31,11 @@ class DivFl(PolicyConfig):
     """Greedy minimisation of sum_k min_{i in S} ``|g_k - g_i|`` over cohorts S (facility location).
 
     g_k is the last update that the server received from client k, clipped and noised. Only chosen
-    clients renew it (the paper's variant without overhead). Clients without an update come first,
-    in random order. (In the first round, the authors' code collects the gradients of all clients
-    without counting the cost.) Without learning, the policy falls back to ``random``.
-    A client's weight is proportional to the number of clients that it represents. (The authors'
-    code weights by data size.)
+    clients renew their g_k (the paper's variant without overhead). Clients without an update come
+    first, in random order. (In the first round, the authors' code collects the gradients of all
+    clients without counting the cost.) A client's weight is proportional to the number of clients
+    that it represents. (The authors' code weights clients by data size.) Without learning, the
+    policy falls back to ``random``.
     """
 
     name: ClassVar[str] = "divfl"
@@ -83,7 +83,7 @@ class DivFl(PolicyConfig):
         return Policy(lambda: start, select, update)
 
 
-# Large distance, whose sum over all clients is still finite in float32.
+# Large distance. Its sum over all clients is still finite in float32.
 _FAR = 1e30
 
 
@@ -94,9 +94,9 @@ def greedy(
     count: int,
     order: Int[Array, " K"],
 ) -> Float[Array, " K"]:
-    """Rank the chosen clients, float [K], with ``count`` for the first and 0 for unchosen clients.
+    """Choose clients, and return their ranks, float [K]: ``count`` for the first, 0 if unchosen.
 
-    Each of at most ``count`` steps adds the client of ``among`` that minimises the total distance
+    Each of at most ``count`` steps adds the client in ``among`` that minimises the total distance
     from ``known`` clients to their nearest chosen clients. Ties go to the first client in
     ``order``.
     """

@@ -32,22 +32,22 @@ class E3cs(PolicyConfig):
     """Random cohort whose inclusion probabilities combine a floor with exponential weights.
 
     Client k is included with probability p_k = sigma + (m - K sigma) w_k / sum w for K available
-    clients and m <= K. Probabilities above 1 are set to 1, and the other clients share the rest.
+    clients and m <= K. Probabilities above 1 are set to 1, and the other clients share the excess.
     DepRound draws exactly m clients. The weight w_k of a chosen client whose update arrived is then
     multiplied by exp((m - K sigma) eta / (K p_k)), unless p_k is 1.
 
     Attributes:
-      quota: floor sigma in units of the uniform probability m / K. At 1, the draw is uniform.
+      quota: floor sigma in units of the uniform probability m / K. With quota 1, draws are uniform.
       schedule: ``constant``, or ``late`` for no floor in the first quarter of the rounds and
         ``quota`` afterwards. (E3CS-inc is ``late`` with a quota of 1.)
       rate: eta, learning rate of the weights.
     """
 
     name: ClassVar[str] = "e3cs"
-    summary: ClassVar[str] = "exponential weights on returned updates, with a probability floor"
+    summary: ClassVar[str] = "exponential weights for received updates, with a probability floor"
     observes: ClassVar[str] = "which updates arrived, availability"
     reference: ClassVar[str] = "Huang et al. 2022"
-    needs_rounds: ClassVar[str] = "weighs each update by its selection probability in the round"
+    needs_rounds: ClassVar[str] = "needs each client's selection probability in the round"
 
     quota: float = number(default=0.5, at_least=0, at_most=1)
     schedule: str = static(default="constant", choices=("constant", "late"))
@@ -90,7 +90,7 @@ def allocated(
 ) -> Float[Array, " K"]:
     """Return each client's inclusion probability, float [K]; 0 for unavailable clients.
 
-    Probabilities sum to m, or to the number of available clients if it is smaller. The floor is
+    Probabilities sum to m, or to the number of available clients if that is smaller. The floor is
     ``quota`` times the uniform probability.
     """
     size = jnp.sum(available).astype(log_weight.dtype)

@@ -27,8 +27,8 @@ class FedCorState(NamedTuple):
 
     round: Int[Array, ""]  # number of past rounds
     loss: Float[Array, " K"]  # last reported loss
-    answered: Bool[Array, " K"]  # reported in the last round, and its cohort was random
-    # Ring buffer over rounds, with loss changes, masks of observed clients, and round numbers.
+    answered: Bool[Array, " K"]  # reported just before the last round, whose cohort was random
+    # Ring buffers over rounds: loss changes, masks of observed clients, and round numbers.
     change: Float[Array, "window K"]
     observed: Bool[Array, "window K"]
     when: Int[Array, " window"]
@@ -43,9 +43,9 @@ class FedCor(PolicyConfig):
     likelihood to the loss changes in rounds with random cohorts: the first ``warmup`` rounds and
     then every ``interval``-th round. (The authors' code trains the later random cohorts in addition
     to the chosen ones, at no cost.) All available clients report losses before and after these
-    rounds. In other rounds, m clients are chosen one by one, each maximising alpha^c_k sum_i p_i
-    Sigma_ik / sqrt(Sigma_kk) with Sigma conditioned on earlier choices. p_i is client i's share of
-    the data, and c_k counts the greedy choices of client k since the last fit. Weights are equal.
+    rounds. In other rounds, m clients are chosen one by one. Each choice maximises alpha^c_k sum_i
+    p_i Sigma_ik / sqrt(Sigma_kk), with Sigma conditioned on earlier choices. p_i is the data share
+    of client i. c_k counts the greedy choices of client k since the last fit. Weights are equal.
 
     Attributes:
       warmup: number of initial rounds with random cohorts.
@@ -53,10 +53,10 @@ class FedCor(PolicyConfig):
       features: F, number of rows of X.
       steps: number of Adam steps per fit.
       step_size: step size of Adam.
-      window: number of rounds before the last one whose loss changes also enter the fit.
-      discount: factor on the log-likelihood of a loss change per round of age.
-      annealing: alpha, factor on a client's score per greedy choice.
-      query_share: time to evaluate a sample as a share of the client's latency per training sample.
+      window: number of earlier rounds that enter each fit in addition to the last round.
+      discount: factor on a loss change's log-likelihood for each round of age.
+      annealing: alpha, factor on a client's score for each greedy choice of this client.
+      query_share: time to evaluate a sample, relative to the client's latency per training sample.
         The default counts a forward pass as 1/3 of training.
     """
 
@@ -146,7 +146,7 @@ class FedCor(PolicyConfig):
         return ((round >= 1) & (round <= self.warmup)) | later
 
     def fitted(self, state: FedCorState, fits: Array) -> Array:
-        """Return the fitted X [F, K]; the old X if ``fits`` is false or the fit is not finite."""
+        """Fit and return X [F, K], or return the old X if ``fits`` is false or X is not finite."""
         weight = self.discount ** (state.round - state.when).astype(jnp.float32)
         import optax  # imported here because building a config does not need it
 
@@ -191,10 +191,10 @@ def correlated(
     among: Bool[Array, " K"],
     count: int,
 ) -> Float[Array, " K"]:
-    """Rank the chosen clients, float [K], with ``count`` for the first and 0 for unchosen clients.
+    """Choose clients, and return their ranks, float [K]: ``count`` for the first, 0 if unchosen.
 
-    At most ``count`` clients of ``among`` are chosen by the greedy rule of :class:`FedCor`, with X
-    = ``embedding``, p = ``share`` and alpha^c = ``weight``.
+    The greedy rule of :class:`FedCor` chooses at most ``count`` clients in ``among``, with X =
+    ``embedding``, p = ``share`` and alpha^c = ``weight``.
     """
 
     def choose(step: Array, so_far: tuple[Array, Array]) -> tuple[Array, Array]:

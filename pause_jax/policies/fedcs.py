@@ -28,23 +28,22 @@ from pause_jax.policies.choose import (
 class FedCs(PolicyConfig):
     """Greedy admission of the candidates that lengthen the round least, up to a deadline.
 
-    A random set of candidates reports its resources, which reveals expected latencies. A share
-    ``upload_share`` of the expected latency is the upload, and the rest is the update. Uploads run
-    one after another while other clients still compute. At most m clients are accepted, and the
-    other slots stay empty.
+    Random candidates report their resources, which determine their expected latencies. The upload
+    takes a share ``upload_share`` of the expected latency, and local training takes the rest.
+    Uploads run one after another while other clients still compute. At most m clients are accepted,
+    and the other slots stay empty.
 
-    Only the selection rule assumes sequential uploads. The simulated round lasts as long as its
-    slowest client, as with every policy.
+    Only the selection rule assumes sequential uploads. The simulated latencies do not.
 
     Attributes:
       candidates: number of clients asked per round, m to K; min(2 m, K) if omitted.
-      deadline: T_round, seconds, minus those for selection, aggregation and multicast.
+      deadline: T_round in seconds, without the time for selection, aggregation and multicast.
       upload_share: share of a client's latency that the upload takes.
       query_seconds: duration of the resource request in seconds per round.
     """
 
     name: ClassVar[str] = "fedcs"
-    summary: ClassVar[str] = "as many clients as fit into a deadline, greedily"
+    summary: ClassVar[str] = "as many clients as can finish by a deadline, chosen greedily"
     observes: ClassVar[str] = "reported resources"
     assumes: ClassVar[str] = "expected latencies of candidates"
     reference: ClassVar[str] = "Nishio and Yonetani 2019"
@@ -91,12 +90,12 @@ def greedy(
     num_selected: int,
     deadline: Array | float,
 ) -> Bool[Array, " d"]:
-    """Return the mask of the usable candidates accepted by Algorithm 3 of FedCS, at most m.
+    """Return the mask of the usable candidates that Algorithm 3 of FedCS accepts, at most m.
 
     Clients compute in parallel from the start and upload one after another. If the accepted clients
     finish after Theta seconds, a candidate adds ``upload`` + max(0, ``compute`` - Theta) seconds.
-    Each step examines the candidate that adds least, accepts it if the round still ends before the
-    deadline, and drops it otherwise.
+    Each step examines the candidate that adds the least time. It is accepted if the round then ends
+    before the deadline, and dropped otherwise.
     """
 
     def look_at_next(_: int, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:

@@ -37,17 +37,17 @@ class GreedyFed(PolicyConfig):
     """Selection of the m clients with the largest average Shapley values.
 
     The value of a coalition in a cohort is the negative validation loss of the model that averages
-    only the coalition's updates, clipped and noised. Shapley values are means over permutations of
-    the cohort in which each client comes first equally often. The order of the others is random in
-    each round, but the same in every run. Unlike in the authors' code, there is no convergence
+    only the coalition's clipped and noised updates. Shapley values are means over permutations of
+    the cohort in which each client comes first equally often. The other clients follow in a random
+    order that is the same in every run. Unlike the authors' code, this policy has no convergence
     test for stopping early. Clients without a received update come first, in random order. The
     policy needs ``learning.validation`` samples. Without learning, it falls back to ``random``.
 
     Attributes:
       sweeps: number of permutations in which each client of the cohort comes first.
-      tolerance: once the value of a coalition is this close to the value of the cohort, the
-        remaining clients of the permutation add 0. If the whole cohort changes the loss by less,
-        all Shapley values of the round are 0.
+      tolerance: negligible difference in value. Once a coalition's value is this close to the
+        cohort's, the remaining clients of the permutation add 0. If the whole cohort changes the
+        loss by less than this, all Shapley values of the round are 0.
     """
 
     name: ClassVar[str] = "greedyfed"
@@ -123,7 +123,7 @@ def coalition_value(
 
 
 def permutations(key: Array, size: int, sweeps: int) -> Array:
-    """Draw permutations, int [sweeps * size, size], in which each entry leads ``sweeps`` times."""
+    """Draw permutations, int [sweeps * size, size], with each entry first ``sweeps`` times."""
     lead = jnp.tile(jnp.arange(size), sweeps)
     score = jax.random.uniform(key, (sweeps * size, size))
     return jnp.argsort(score.at[jnp.arange(sweeps * size), lead].set(-1.0), axis=1)
@@ -132,7 +132,7 @@ def permutations(key: Array, size: int, sweeps: int) -> Array:
 def shapley(
     value: Callable[[Array], Array], orders: Int[Array, "R m"], tolerance: Array | float
 ) -> Float[Array, " m"]:
-    """Return the mean value that each client adds to its predecessors, over R permutations.
+    """Return the mean value that each client adds to its predecessors in R permutations.
 
     ``value`` maps a coalition, bool [m], to a scalar. See :class:`GreedyFed` for ``tolerance``.
     """

@@ -28,7 +28,7 @@ class Index(NamedTuple):
     value: Callable[[Array, Any, Array], Array]  # (key, state, round) -> float [K]
     # (state, Selection, speed [m], Observation) -> state
     update: Callable[[Any, Selection, Array, Observation], Any]
-    counts: Callable[[Any], Array]  # state -> int [K], numbers of participations
+    counts: Callable[[Any], Array]  # state -> int [K], participations of each client
 
 
 class IndexRule(Config):
@@ -53,14 +53,14 @@ def from_stats(context: Context, value: Callable[[Array, ClientStats, Array], Ar
 
 
 class Ucb(IndexRule):
-    """UCB index of the papers, PAUSE (13), zeta * mean + sqrt((m + 1) ln t / T_k).
+    """UCB index of the papers, zeta * mean + sqrt((m + 1) ln t / T_k), PAUSE (13).
 
     Attributes:
-      speed_weight: zeta, weight of the mean speed (1 as printed, 3 in the large network).
+      speed_weight: zeta, weight of the mean speed (1 as printed, 3 in the authors' large network).
     """
 
     name: ClassVar[str] = "ucb"
-    summary: ClassVar[str] = "mean + sqrt((m + 1) ln t / T), the papers' index"
+    summary: ClassVar[str] = "the papers' index, mean + sqrt((m + 1) ln t / T)"
 
     speed_weight: float = number(default=1.0, above=0)
 
@@ -74,7 +74,7 @@ class Ucb(IndexRule):
 class KlUcb(IndexRule):
     """KL-UCB index, the largest q with T_k kl(mean, q) <= ln t (Garivier and Cappe 2011).
 
-    The Bernoulli divergence yields a valid bound for speeds in [0, 1], tighter than Hoeffding's.
+    For speeds in [0, 1], the Bernoulli divergence yields a tighter bound than Hoeffding's.
     """
 
     name: ClassVar[str] = "kl_ucb"
@@ -146,7 +146,7 @@ class Thompson(IndexRule):
     """Thompson sampling with a draw from Beta(1 + sum of speeds, 1 + sum of (1 - speed))."""
 
     name: ClassVar[str] = "thompson"
-    summary: ClassVar[str] = "Thompson sampling, Beta posterior"
+    summary: ClassVar[str] = "Thompson sampling from a Beta posterior"
 
     def build(self, context: Context) -> Index:
         def value(key: Array, stats: ClientStats, round: Array) -> Array:
@@ -168,14 +168,14 @@ class Discounted(NamedTuple):
 
 
 class DiscountedUcb(IndexRule):
-    """Discounted form of the index PAUSE (13), for clients with changing speeds.
+    """Discounted form of the index of PAUSE (13), for clients with changing speeds.
 
-    After s further rounds, an observation has the weight discount^s in T_k and in the mean. Rounds
-    are discounted in the same way, and t is one plus their sum. Source: Garivier and Moulines 2011,
-    "On upper-confidence bound policies for switching bandit problems".
+    After s further rounds, an observation has the weight discount^s in T_k and in the mean. t is
+    one plus the sum of the past rounds' weights, which decay in the same way. Source: Garivier and
+    Moulines 2011, "On upper-confidence bound policies for switching bandit problems".
 
     Attributes:
-      discount: factor per round, for an effective memory of 1 / (1 - discount) rounds.
+      discount: factor per round. The effective memory is 1 / (1 - discount) rounds.
       exploration: factor on the bonus of PAUSE (13). With a short memory, the full bonus would
         remain as large as the speeds and make selection almost random.
     """
@@ -226,7 +226,7 @@ class UsefulRate(IndexRule):
 
     The index is zeta * (useful updates) / (seconds / tau_min) plus the bonus of PAUSE (13). An
     update counts as (1 + staleness)^-a, or as 0 if it is lost or too old to be averaged. With
-    constant latencies and without staleness, the ratio is the mean speed.
+    constant latencies and neither staleness nor lost updates, the ratio is the mean speed.
 
     Attributes:
       speed_weight: zeta, weight of the rate.

@@ -28,14 +28,14 @@ from pause_jax.policies.choose import (
 
 
 class CsUcb(PolicyConfig):
-    """Selection of the m largest upper confidence bounds on 1 - min(tau, tau_max) / tau_max.
+    """Selection of the m clients with the largest UCBs on 1 - min(tau, tau_max) / tau_max.
 
     Attributes:
       max_latency: tau_max, seconds. Slower clients have reward 0.
     """
 
     name: ClassVar[str] = "cs_ucb"
-    summary: ClassVar[str] = "the m largest UCBs on latency"
+    summary: ClassVar[str] = "the m clients with the largest UCBs on a latency reward"
     observes: ClassVar[str] = "latency"
     assumes: ClassVar[str] = "tau_max"
     reference: ClassVar[str] = "Xia et al. 2020"
@@ -67,9 +67,9 @@ class QueueState(NamedTuple):
 class CsUcbQ(PolicyConfig):
     """CS-UCB with a virtual queue per client that enforces a minimum participation rate.
 
-    Before each selection, D_k <- max(D_k + c_k - b_k, 0) with c_k = phi m p_k, the data share p_k,
-    and b_k = 1 for clients of the last cohort. The cohort has the m largest values of (1 - beta)
-    min(mean + sqrt(2 ln t / T_k), 1) + beta D_k.
+    Before each selection, D_k <- max(D_k + phi m p_k - b_k, 0). p_k is the client's data share, and
+    b_k is 1 for clients of the last cohort and 0 for others. The policy selects the m clients with
+    the largest values of (1 - beta) min(mean + sqrt(2 ln t / T_k), 1) + beta D_k.
 
     Attributes:
       queue_weight: beta in (0, 1], weight of the queue.
@@ -112,14 +112,14 @@ class CsUcbQ(PolicyConfig):
 
 
 def _reward(latency: Array, max_latency: Array | float) -> Array:
-    """Return the reward of a latency in seconds, from 1 at zero to 0 at tau_max and above."""
+    """Return the reward of a latency in seconds: 1 at 0 s, falling to 0 at ``max_latency``."""
     return 1 - jnp.minimum(latency, max_latency) / max_latency
 
 
 class RbcsState(NamedTuple):
     """State of RBCS-F. A client's context has C = F + 1 entries."""
 
-    # Reported before this round: latency features, and participation in the last round.
+    # Latency features reported before this round, then participation in the last round.
     context: Float[Array, "K C"]
     chosen: Float[Array, " K"]  # participation in the last round, 0 or 1
     gram: Float[Array, "K C C"]  # H_k = lambda I + sum of c c^T
@@ -131,10 +131,10 @@ class RbcsState(NamedTuple):
 class RbcsF(PolicyConfig):
     """Selection that minimises V max taubar - sum Z, with optimistic latencies and fairness queues.
 
-    The latencies are taubar_k = max(c^T theta_k - a sqrt(c^T H_k^-1 c), 0) with theta_k = H_k^-1
-    b_k, from one ridge regression per client on its reported context c. After each selection, the
-    queues are Z_k <- max(Z_k + beta - x_k, 0), where x_k is 1 for chosen clients. The problem is
-    PAUSE's maximisation with index -V taubar and weight Z, solved exactly.
+    The latencies are taubar_k = max(c^T theta_k - a sqrt(c^T H_k^-1 c), 0), where theta_k = H_k^-1
+    b_k is the client's ridge regression on its reported contexts c. After each selection, Z_k <-
+    max(Z_k + beta - x_k, 0), where x_k is 1 for chosen clients and 0 for others. Exact search
+    solves the problem as PAUSE's maximisation with index -V taubar and weight Z.
 
     Attributes:
       latency_weight: V, weight of the latency, in queue units per second.

@@ -1,4 +1,4 @@
-"""Several policies in one program, which compiles the rest of the simulation only once."""
+"""Several policies in one program, whose other parts compile only once."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from pause_jax.policies.base import (
 class OneOf(PolicyConfig):
     """Policy that acts as ``choices[number]``, where ``number`` may be traced.
 
-    ``sweep`` builds it from configs that differ only in their policy. All choices have the same
-    cohort size, and none sets ``alone``. Under vmap, ``number`` must not be batched, because a
-    batched switch executes every policy in every round.
+    ``sweep`` builds this policy for configs that differ only in their policy. All choices have the
+    same cohort size, and none sets ``alone``. Under vmap, ``number`` must not be batched, because
+    a batched switch executes every policy in every round.
     """
 
     choices: tuple[PolicyConfig, ...]

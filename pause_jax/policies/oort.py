@@ -28,20 +28,19 @@ class OortState(NamedTuple):
     # Expected latency before a client's first participation, then its last latency, in seconds.
     duration: Float[Array, " K"]
     last_round: Int[Array, " K"]  # int32, round of the last received report; 0 if none
-    threshold: Float[Array, ""]  # percentile of durations; slower clients are penalised
-    # [2 W], mean utility of the exploited clients in each past round, oldest first; 0 if none.
+    threshold: Float[Array, ""]  # percentile of durations above which clients are penalised
+    # [2 W], mean utility of exploited clients in each of the last rounds, oldest first; 0 if none.
     exploited: Float[Array, " rounds"]
 
 
 class Oort(PolicyConfig):
-    """Exploitation of clients with high utility, exploration of others, and a penalty on slow ones.
+    """Exploitation of clients with high utility, exploration, and a penalty on slow clients.
 
     A client's score in round R is its utility plus sqrt(0.1 ln R / L), where L is the round of its
-    last report. The utility is ``|B| sqrt(mean squared loss)`` over the samples B that it trains
-    on, clipped at a quantile and scaled to [0, 1]. The score is multiplied by (T / t)^a if the
-    client's duration t exceeds T, a percentile of all durations that a pacer adjusts.
-
-    Over-commitment and the blacklist, disabled by default in the authors' code, are omitted.
+    last report. The utility is ``|B| sqrt(mean squared loss)`` over the client's training samples
+    B, clipped at a quantile and scaled to [0, 1]. The score is multiplied by (T / t)^a if the
+    client's duration t exceeds T. T is a percentile of all durations. A pacer adjusts this
+    percentile. Over-commitment and the blacklist, off by default in the authors' code, are omitted.
 
     Attributes:
       exploration: share of explored clients in round 1.
@@ -50,11 +49,11 @@ class Oort(PolicyConfig):
       clip: quantile at which utilities are clipped.
       penalty: a, exponent of the penalty on slow clients.
       threshold: initial percentile of durations. At 100, no client is penalised.
-      cutoff: n exploited clients are drawn, in proportion to their scores, from all clients with
-        at least this share of the n-th best score.
-      pacer_step: W, rounds between adjustments by the pacer.
+      cutoff: minimum score of the n exploited clients, as a share of the n-th best score. Clients
+        that reach this score are drawn with probabilities proportional to their scores.
+      pacer_step: W, number of rounds between adjustments by the pacer.
       pacer_delta: change of the percentile per adjustment.
-      window: n explored clients are drawn in the same way from the ``window`` times n best.
+      window: n explored clients are drawn in the same way from the best ``window`` * n clients.
     """
 
     name: ClassVar[str] = "oort"
@@ -141,8 +140,8 @@ class Oort(PolicyConfig):
         """Return the scores of all clients for exploitation and for exploration, float [K] each.
 
         These are (clipped and scaled utility + staleness bonus) * penalty and prior * penalty. The
-        ``prior`` is the number of samples that a client trains on. The available clients determine
-        the clip and the scale.
+        ``prior`` is the number of samples that a client trains on. Clip and scale depend only on
+        the available clients.
         """
         utility = jnp.where(state.last_round > 0, state.utility, prior)
         # The scaled utility is NaN if no available client has a positive utility.
@@ -161,10 +160,10 @@ class Oort(PolicyConfig):
     def paced(self, threshold: Array, history: Float[Array, " rounds"], round: Array) -> Array:
         """Return the percentile after round R. Adjusted percentiles are between 5 and 100.
 
-        Every W rounds from round 2 W on, the pacer compares A and B, the sums over the first and
-        the last W of the 2 W rounds in ``history``. It raises the percentile, which admits slower
-        clients, if ``|B - A| <= 0.1 A``, and lowers it if ``|B - A| >= 5 A``. (In the paper, it
-        raises the percentile if A > B.)
+        Every W rounds from round 2 W onwards, the pacer compares A and B, the sums over the first
+        and the last W rounds in ``history``. The percentile rises if ``|B - A| <= 0.1 A``, and
+        falls if ``|B - A| >= 5 A``. A higher percentile admits slower clients. (In the paper, the
+        pacer raises the percentile if A > B.)
         """
         step = self.pacer_step
         before, now = jnp.sum(history[:step]), jnp.sum(history[step:])
@@ -188,17 +187,17 @@ class PiscesState(NamedTuple):
 class Pisces(PolicyConfig):
     """Selection by ``|B| sqrt(mean squared loss) / (lag + 1)^beta``, with random exploration.
 
-    lag is the mean staleness of a client's last n updates. In synchronous rounds, lag is 0 and the
-    score is the statistical utility of Oort. The number of explored clients is binomial. They are
-    drawn from the clients that have not reported yet.
+    The lag is the mean staleness of a client's last n updates. In synchronous rounds, the lag is 0,
+    and the score is the statistical utility of Oort. The number of explored clients is binomial.
+    Explored clients are drawn from the clients that have not reported yet.
 
     The rule follows the branch ``statistical_only`` of the authors' code, which produced most of
-    their figures. The optional removal of outliers is not included. ``Asynchronous(pace=b)`` sets
-    the pace of Pisces' server.
+    their figures. The optional removal of outliers is not included. ``Asynchronous(pace=b)`` paces
+    the server as in Pisces.
 
     Attributes:
       penalty: beta, exponent of the lag.
-      exploration: probability in decision 1 that a place of the cohort is used for exploration.
+      exploration: probability in decision 1 that a slot of the cohort is used for exploration.
       exploration_decay: factor on this probability per decision.
       exploration_min: lower bound on this probability.
       memory: n, number of updates whose mean staleness is the lag.
@@ -261,6 +260,6 @@ class Pisces(PolicyConfig):
 
 
 def explored_share(policy: Oort | Pisces, round: Array) -> Array:
-    """Return the share of explored clients in a round, which decays to ``exploration_min``."""
+    """Return a round's share of explored clients, which decays to ``exploration_min``."""
     decay = policy.exploration_decay ** (round - 1).astype(jnp.float32)
     return jnp.maximum(policy.exploration * decay, policy.exploration_min)

@@ -34,11 +34,11 @@ def maximiser(
     left: Callable[[Array], Array] | None,
     generalization: Callable[..., Array] = generalization_reward,
 ) -> Policy:
-    """Build the policy that maximises ``min index + sum of g and p terms`` using a search.
+    """Build the policy whose search maximises ``min index + sum of g and p terms``.
 
-    The policy's state is the state of the index. ``left`` maps participations [K] to the remaining
-    shares p [K] of the budgets. It is None without the privacy reward. ``generalization`` computes
-    g [K], with the arguments of :func:`generalization_reward`.
+    The policy's state is the state of the index. ``left`` maps participation counts [K] to the
+    remaining shares p [K] of the budgets. Without the privacy reward, ``left`` is None.
+    ``generalization`` computes g [K] from the arguments of :func:`generalization_reward`.
     """
 
     def select(key: Array, state: Any, round: Array, available: Array) -> Selected:
@@ -62,11 +62,11 @@ class Pause(PolicyConfig):
     """PAUSE: upper confidence bounds on speed, plus generalization and privacy rewards.
 
     Attributes:
-      search: search for the maximum of PAUSE (14), by default Exact(). Annealing() is SA-PAUSE.
+      search: search for the maximum of PAUSE (14). Annealing() yields SA-PAUSE.
       index: index rule that estimates speeds optimistically. The paper uses Ucb().
-      left_of: budget by which the remaining budget is divided to obtain p_k (static). ``own`` is
-        the client's budget, as in PAUSE (7). Our variant ``largest`` is the largest budget of all
-        clients, and prefers clients with less noise in their updates unless budgets are equal.
+      left_of: denominator of the remaining budget share p_k (static). ``own`` is the client's
+        budget, as in PAUSE (7). Our variant ``largest`` is the largest budget of all clients. With
+        unequal budgets, this variant prefers clients with less noise in their updates.
     """
 
     name: ClassVar[str] = "pause"
@@ -114,7 +114,7 @@ class Bsfl(Pause):
 
 
 class Genie(PolicyConfig):
-    """Genie, PAUSE (10), which maximises the reward with the true expected speeds."""
+    """Genie of PAUSE (10), which maximises the reward with the true expected speeds."""
 
     name: ClassVar[str] = "genie"
     summary: ClassVar[str] = "maximises the reward with the true expected speeds"
@@ -129,16 +129,16 @@ class Genie(PolicyConfig):
 class Mixture(PolicyConfig):
     """Frank-Wolfe steps towards the mixture of cohorts with the largest long-run reward.
 
-    PAUSE maximises the reward of the coming round. A mixture of cohorts earns more in the long run
-    if it considers how a participation lowers the generalization reward of later rounds. This
-    policy maximises PAUSE (14) with the derivative of the long-run reward in place of g.
+    PAUSE maximises the reward of the coming round. It ignores that each participation lowers the
+    generalization reward of later rounds. To include this effect, this policy maximises PAUSE (14)
+    with the derivative of the long-run reward in place of g.
 
     Attributes:
       index: index rule that estimates speeds optimistically.
     """
 
     name: ClassVar[str] = "mixture"
-    summary: ClassVar[str] = "PAUSE with the long-run generalization reward, by Frank-Wolfe steps"
+    summary: ClassVar[str] = "PAUSE for the long-run reward, by Frank-Wolfe steps"
     observes: ClassVar[str] = "latency"
     assumes: ClassVar[str] = "data sizes, tau_min"
     reference: ClassVar[str] = "ours; Frank and Wolfe 1956"

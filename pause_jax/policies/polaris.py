@@ -2,7 +2,7 @@
 
 Source: Kang and Li, "Polaris: accelerating asynchronous federated learning with client selection",
 IEEE Transactions on Cloud Computing 2024, and the authors' code in Plato. The objective follows the
-code, which constrains the logarithms of the probabilities. We constrain their sum instead.
+code. The code constrains the logarithms of the probabilities. Here, the probabilities sum to one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _HALVINGS = 40
 class PolarisState(NamedTuple):
     """State of Polaris."""
 
-    bound: Float[Array, " K"]  # G_k, norm of the last received update, or its estimate
-    staleness: Float[Array, " K"]  # s_k, 0.1 plus lateness of the last update in rounds
+    bound: Float[Array, " K"]  # G_k, norm of the last received update, or an estimate
+    staleness: Float[Array, " K"]  # s_k: 0.01, 0.1 or 1.1, see ``Polaris``
     explored: Bool[Array, " K"]  # whether the server has received an update
 
 
@@ -34,14 +34,14 @@ class Polaris(PolicyConfig):
     """Sampling without replacement, with probabilities q that minimise sum a_k / q_k + b_k q_k.
 
     a_k = beta p_k^2 G_k^2 is the variance due to large updates, and b_k = gamma p_k^2 s_k^2 G_k is
-    the harm of stale ones. For sum q = 1, the solution is q_k = sqrt(a_k / (b_k + tau)), with tau
-    found by bisection. p_k is client k's share of the data. G_k is the norm of the last received
-    update, noise included. For unexplored clients, it is 0.5 at first, and then ``optimism`` times
-    the mean norm of the last round. s_k is 0.01 at first, 0.1 after an update in time, and 1.1
-    after a late update (``stale_updates="next"``).
+    the harm of stale updates. The solution is q_k = sqrt(a_k / (b_k + tau)). Bisection finds the
+    tau for which q sums to one. p_k is client k's share of the data. G_k is the norm of the last
+    received update, noise included. For unexplored clients, G_k is 0.5 at first, and then
+    ``optimism`` times the mean norm of the last round. s_k is 0.01 at first, 0.1 after an update in
+    time, and 1.1 after a late update (``stale_updates="next"``).
 
-    This policy ignores staleness on the event clock of an asynchronous server, and the norm of a
-    late update, which policies do not observe.
+    This policy ignores staleness on the event clock of an asynchronous server. It also ignores the
+    norms of late updates, because policies do not observe these updates.
 
     Attributes:
       size_weight: beta, weight of large updates.
@@ -62,7 +62,7 @@ class Polaris(PolicyConfig):
 
     def build(self, context: Context) -> Policy:
         num_clients, m = context.num_clients, context.num_selected
-        # K p_k instead of p_k, because a common factor of a and b does not change q.
+        # Use K p_k instead of p_k. A common factor of a and b does not change q.
         share = num_clients * context.data_size / jnp.sum(context.data_size)
         every = jnp.ones(num_clients)
         start = PolarisState(0.5 * every, 0.01 * every, jnp.zeros(num_clients, bool))
@@ -100,11 +100,11 @@ class Polaris(PolicyConfig):
 def optimal_chances(
     size: Float[Array, " K"], stale: Float[Array, " K"], among: Bool[Array, " K"]
 ) -> Float[Array, " K"]:
-    """Return the q with sum one that minimise sum(size / q + stale q); 0 outside ``among``.
+    """Return the q that minimise sum(size / q + stale q) and sum to one; 0 outside ``among``.
 
     With delta = tau + min(stale) > 0, q = sqrt(size / (stale - min(stale) + delta)) decreases in
-    delta. Because no q exceeds 1, delta is at least the size of the client with the lowest
-    ``stale``. At delta = (sum of sqrt(size))^2, the sum of q is at most 1.
+    delta. Because no q exceeds 1, delta is at least the ``size`` of the client with the
+    lowest ``stale``. At delta = (sum of sqrt(size))^2, the sum of q is at most 1.
     """
     size = jnp.where(among, size, 0.0)
     above = jnp.where(among, stale - jnp.min(jnp.where(among, stale, jnp.inf)), 0.0)

@@ -37,16 +37,16 @@ class ChoiceState(NamedTuple):
 class PowerOfChoice(PolicyConfig):
     """Selection of the m clients with the largest losses among d random candidates.
 
-    Candidates are drawn by data size without replacement. Weights are equal (biased by design).
+    Candidates are drawn by data size without replacement. Weights are equal and biased by design.
 
     Attributes:
-      loss: ranking criterion. ``full`` (pow-d) and ``batch`` (cpow-d) query the loss on all local
-        data or on a mini-batch. ``stale`` (rpow-d) uses the mean loss of the last local training,
+      loss: ranking criterion. ``full`` (pow-d) queries the loss on all local data, and ``batch``
+        (cpow-d) on a mini-batch. ``stale`` (rpow-d) uses the mean loss of the last local training,
         without a query. Clients without a reported loss rank first.
       candidates: d, m <= d <= K; min(2 m, K) if omitted.
       schedule: ``constant`` d, or ``linear`` for a linear decrease from d to m (adapow-d).
       batch_size: size of the mini-batch for ``batch``.
-      query_share: time to evaluate a sample as a share of the client's latency per training sample.
+      query_share: time to evaluate a sample, relative to the client's latency per training sample.
         The default counts a forward pass as 1/3 of training.
     """
 

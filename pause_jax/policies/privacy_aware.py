@@ -1,8 +1,8 @@
 """Policies for heterogeneous budgets, where clients with smaller budgets send noisier updates.
 
 The error of a cohort's average update grows with nu_k, the expected squared norm of the noise in
-client k's next release, and with the bias of any draw that is not proportional to data size. Papers
-on this question (arXiv 2408.08642, 2505.13655, 2602.21844, 2602.22633) solve similar problems.
+client k's next release. It also grows with the bias of draws that are not proportional to data
+size. The papers arXiv 2408.08642, 2505.13655, 2602.21844 and 2602.22633 solve similar problems.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class NoiseSampling(PolicyConfig):
     """Random cohort of m clients with probabilities that balance noise against bias.
 
     The cost of client k is c_k = G_k^2 + nu_k, divided by the mean cost weighted by data size. nu_k
-    is the expected squared norm of noise in the next release, and G_k^2 is the moving mean of
-    max(0, ``|release|^2 - nu_k``). For a client without a release, G_k^2 is the mean of the others.
+    is the expected squared norm of the noise in the next release. G_k^2 is the moving mean of
+    max(0, ``|release|^2 - nu_k``). Before a client's first release, it is the other clients' mean.
 
     With ``biased``, q minimises sum q_k c_k + lambda sum (q_k - p_k)^2 / p_k over 0 <= q_k <= 1 / m
-    with sum q = 1, where p_k is the share of the data. Client k is drawn with probability m q_k,
-    and aggregation weights are equal, so its expected weight is q_k.
+    with sum q = 1, where p_k is the share of the data. Client k is drawn with probability m q_k.
+    Aggregation weights are equal, so client k's expected weight is q_k.
 
-    With ``unbiased``, pi minimises sum p_k^2 c_k / pi_k over 0 <= pi_k <= 1 with sum pi = m, the
-    error of an average with weights p_k / pi_k under independent draws. The solution pi_k =
-    min(1, s p_k sqrt(c_k)), with a factor s, draws noisy clients more often. Weights are scaled to
-    a sum of one, which leaves a bias of order 1 / m.
+    With ``unbiased``, pi minimises sum p_k^2 c_k / pi_k over 0 <= pi_k <= 1 with sum pi = m. This
+    is the error of an average with weights p_k / pi_k under independent draws. In the solution,
+    pi_k = min(1, s p_k sqrt(c_k)) for a factor s. Noisy clients are therefore drawn more often.
+    Weights are scaled to a sum of one, which leaves a bias of order 1 / m.
 
     Attributes:
       form: objective, ``biased`` or ``unbiased``.
@@ -112,8 +112,8 @@ class TolerantFirst(PolicyConfig):
     """Selection of the m available clients with the least noise in their next release.
 
     Aggregation weights are equal. This is the limit of :class:`NoiseSampling` for lambda -> 0 and
-    G_k = 0, where q_k is 1 / m or 0. Under the schedule ``geometric``, each release makes a
-    client's next one noisier, which makes clients take turns.
+    G_k = 0, where q_k is 1 / m or 0. Under the schedule ``geometric``, each release of a client is
+    noisier than the last one, so clients take turns.
     """
 
     name: ClassVar[str] = "tolerant_first"
@@ -132,11 +132,11 @@ class TolerantFirst(PolicyConfig):
 class BudgetGroups(PolicyConfig):
     """Sampling from groups of clients with similar budgets, each with a separate sampling ratio.
 
-    Groups are equal intervals of the logarithm of the total budget. Group g has n_g available
-    clients, a share w_g of all available clients' data, and mean noise nu_g. Each of its clients is
-    drawn with probability r_g. The r_g minimise the noise of the average, sum w_g^2 nu_g / (r_g
-    n_g), for sum r_g n_g = m. In the solution, r_g n_g is proportional to w_g sqrt(nu_g), and r_g
-    is at most 1. A client's weight is w_g / (r_g n_g), scaled to a sum of one.
+    Groups are intervals of equal length in the logarithm of the total budget. Group g has n_g
+    available clients, a share w_g of all available clients' data, and mean noise nu_g. Each of its
+    clients is drawn with probability r_g. The r_g minimise the noise of the average, sum w_g^2 nu_g
+    / (r_g n_g), for sum r_g n_g = m. In the solution, r_g n_g is proportional to w_g sqrt(nu_g)
+    unless r_g is 1. A client's weight is w_g / (r_g n_g). Weights are scaled to a sum of one.
 
     Attributes:
       num_groups: maximum number of groups. Clients with equal budgets are in the same group.
@@ -170,7 +170,7 @@ class BudgetGroups(PolicyConfig):
 def by_next_noise(context: Context, choose: Callable[[Array, Array, Array], Selection]) -> Policy:
     """Build a policy from a function ``choose``: (key, noise [K], mask [K]) -> Selection.
 
-    The noise is ``Context.noise_power``. The mask contains the available clients whose budget is
+    The noise is ``Context.noise_power``. The mask marks the available clients whose budget is
     not spent. The state is the number of participations of each client.
     """
 
@@ -190,19 +190,19 @@ def counted(counts: Array, selection: Selection) -> Array:
 
 
 def share_among(context: Context, among: Array) -> Array:
-    """Return each client's share of the data of ``among``, float [K]; 0 for other clients."""
+    """Return each client's share of the data of clients in ``among``, float [K]; 0 for others."""
     size = jnp.where(among, context.data_size, 0.0)
     return size / jnp.maximum(jnp.sum(size), 1.0)
 
 
 def relative(cost: Array, share: Array) -> Array:
-    """Divide the costs [K] by their mean weighted by ``share``; return ones if the mean is 0."""
+    """Divide the costs [K] by their mean weighted by ``share``, or return ones if the mean is 0."""
     mean = jnp.sum(share * cost)
     return jnp.where(mean > 0, jnp.maximum(cost / jnp.where(mean > 0, mean, 1.0), LEAST_COST), 1.0)
 
 
 def filled_slots(clients: Array, probability: Array) -> Array:
-    """Return the mask, bool [m], of slots with drawn clients in the result of ``dep_round``."""
+    """Return the mask, bool [m], of the slots that ``dep_round`` filled with drawn clients."""
     places = jnp.arange(clients.size, dtype=probability.dtype)
     return (places + 0.5 < jnp.sum(probability)) & (probability[clients] > 0)
 
@@ -231,7 +231,7 @@ def biased_probabilities(
         short = jnp.sum(at(middle)) < 1
         return jnp.where(short, middle, low), jnp.where(short, high, middle)
 
-    # At the lower end all q are 0, and at the upper end all have reached 1 / m.
+    # At the lower end, all q are 0. At the upper end, all q are 1 / m.
     low = jnp.min(cost) - 2 * bias_weight
     high = jnp.max(cost + 2 * bias_weight * (1 / (count * jnp.where(among, share, 1.0)) - 1))
     return count * at(jax.lax.fori_loop(0, BISECTION_STEPS, halve, (low, high))[1])
@@ -244,9 +244,9 @@ def drawn_by(
     num_selected: int,
     key: Array,
 ) -> Selection:
-    """Draw m clients of ``among`` with inclusion probabilities pi = min(1, c ``weight``).
+    """Draw m clients in ``among`` with inclusion probabilities pi = min(1, c ``weight``).
 
-    Weights must be positive. Aggregation weights are share / pi, scaled to a sum of one.
+    ``weight`` must be positive. Aggregation weights are share / pi, scaled to a sum of one.
     """
     count = jnp.minimum(num_selected, jnp.sum(among, dtype=weight.dtype))
     probability = inclusion_probabilities(weight, among, count)
@@ -259,7 +259,7 @@ def drawn_by(
 def groups_of(budget: Array, num_groups: int) -> Array:
     """Return each client's group, int32 [K], from equal intervals of the log budget, ascending.
 
-    All clients are in group 0 if budgets are equal or infinite.
+    All clients are in group 0 if all budgets are equal or all are infinite.
     """
     log = jnp.log(jnp.where(jnp.isfinite(budget), budget, 1.0))
     least, most = jnp.min(log), jnp.max(log)

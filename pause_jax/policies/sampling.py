@@ -1,4 +1,4 @@
-"""Unbiased sampling, in which the expected average of a cohort is the average over all data.
+"""Unbiased sampling: the expected average of a cohort is the average over all data.
 
 Source: Li et al. 2020 (MD sampling); Fraboni et al., "Clustered sampling", ICML 2021, Algorithm 1;
 Ribero, Vikalo and de Veciana, "Federated learning under intermittent client availability and
@@ -38,7 +38,7 @@ class MdSampling(PolicyConfig):
 class ClusteredSize(PolicyConfig):
     """Clustered sampling based on sample size, with one draw from each of m distributions.
 
-    It is unbiased, like MD sampling, and the variance of aggregation weights is never larger.
+    Like MD sampling, it is unbiased. The variance of its aggregation weights is never larger.
     """
 
     name: ClassVar[str] = "clustered_size"
@@ -58,11 +58,11 @@ class ClusteredSize(PolicyConfig):
 class F3ast(PolicyConfig):
     """Selection of the m clients with the largest ratio of data share to participation rate.
 
-    p_k is the share of the data, and r_k is the participation rate, updated by r <- (1 - beta) r +
-    beta x, where x_k is 1 for chosen clients and r = p before round 1. The selection follows the
-    gradient of -sum p_k^2 / r_k, the negative variance of the average. Aggregation weights are
-    proportional to p_k / r_k with the updated rates. The long-run average is unbiased, unless
-    rounds often have fewer than m clients.
+    p_k is the share of the data, and r_k is the participation rate. After each round, r <- (1 -
+    beta) r + beta x, where x_k is 1 for chosen clients and 0 for others. Before round 1, r = p. The
+    selection follows the gradient of -sum p_k^2 / r_k, the negative variance of the average.
+    Aggregation weights are proportional to p_k / r_k with the updated rates. The long-run average
+    is unbiased unless rounds often have fewer than m available clients.
 
     Attributes:
       forgetting: beta, weight of the newest round in the rates.
@@ -70,7 +70,7 @@ class F3ast(PolicyConfig):
 
     name: ClassVar[str] = "f3ast"
     summary: ClassVar[str] = (
-        "clients rarely chosen for their data size; weights correct for availability"
+        "clients chosen rarely relative to their data size; weights correct for availability"
     )
     observes: ClassVar[str] = "participation"
     assumes: ClassVar[str] = "data sizes"
@@ -105,7 +105,7 @@ def size_distributions(data_size: Array, num_selected: int) -> Array:
 
     The algorithm pours the clients, largest first, into m bins of equal capacity. With the
     cumulative shares P_i of the sorted clients, r_{k,i} = m max(0, min(P_i, k/m) - max(P_{i-1},
-    (k-1)/m)). Each row sums to one and column i to m p_i, even if m p_i exceeds 1.
+    (k-1)/m)). Each row sums to one. Column i sums to m p_i, even if m p_i exceeds 1.
     """
     order = jnp.argsort(-data_size, stable=True)
     end = jnp.cumsum(data_size[order]) / jnp.sum(data_size)

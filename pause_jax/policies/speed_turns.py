@@ -21,21 +21,21 @@ class TurnsState(NamedTuple):
     """State of speed turns."""
 
     index: Any  # state of the index rule
-    due: Bool[Array, " K"]  # clients without a turn in the current cycle
+    due: Bool[Array, " K"]  # clients that had no turn yet in the current cycle
 
 
 class SpeedTurns(PolicyConfig):
-    """Selection of the fastest clients, by estimated speed, that are due in the current cycle.
+    """Selection of the fastest clients, by estimated speed, among those due in the current cycle.
 
-    Each client takes part once per cycle, in a cohort of similar speed. A cycle ends when fewer
-    than m due clients are available. The fastest clients of the next cycle then fill the cohort.
+    A client takes part at most once per cycle, with clients of similar speed. A cycle ends when
+    fewer than m due clients are available. The fastest clients of the next cycle fill this cohort.
 
     Attributes:
       index: index rule that estimates speeds optimistically.
     """
 
     name: ClassVar[str] = "speed_turns"
-    summary: ClassVar[str] = "turns in cohorts of similar speed, which it learns"
+    summary: ClassVar[str] = "turns in cohorts of similar estimated speed"
     observes: ClassVar[str] = "latency"
     assumes: ClassVar[str] = "tau_min"
     reference: ClassVar[str] = "ours"

@@ -25,7 +25,7 @@ from pause_jax.rng.summation import on_grid, tree_sum
 NEIGHBOURHOODS = ("pause", "alsa", "vanilla")
 # omega of PAUSE (19). C must exceed the largest energy difference, even in float32.
 OMEGA = 1e-6
-# Maximum number of clients from which a uniform float32 draws one accurately enough.
+# Maximum number of clients for draws from float32 uniforms. Larger networks need more bits.
 FEW = 2**16
 
 
@@ -35,7 +35,7 @@ class Landscape(NamedTuple):
     # Infinite values are replaced by finite ones that preserve the order of all energies.
     index: Float[Array, " K"]  # type: ignore[assignment]  # shadows tuple.index, which nobody needs
     weight: Float[Array, " K"]  # rounded to make sums of m weights exact in any order
-    ranks: Int[Array, "L K"]  # place of each client in each sorted list of R2, ties at random
+    ranks: Int[Array, "L K"]  # each client's place in each sorted list of R2, with random ties
     available: Bool[Array, " K"]
     temperature_scale: Float[Array, ""]  # C
 
@@ -46,8 +46,8 @@ def make_landscape(
     """Sort the lists of R2, compute the temperature scale C, and make the index finite.
 
     ``pause`` uses the lists ucb, g and p, with C from PAUSE (19). ``alsa`` uses ucb and g, and
-    ``vanilla`` uses only R1, both with C = ``problem.energy_range`` (2 alpha + gamma + 1). The key
-    breaks ties at random. (The authors perturb the values by 1e-8.)
+    ``vanilla`` uses only R1. Both use C = ``problem.energy_range`` (2 alpha + gamma + 1). Ties
+    are broken at random. (The authors perturb the values by 1e-8.)
     """
     index = _finite(problem.index, problem.weight, num_selected, available)
     lists = jnp.concatenate([problem.index[None], problem.terms])
@@ -74,7 +74,7 @@ def _finite(index: Array, weight: Array, num_selected: int, available: Array) ->
     """Replace +-inf in the index [K] with finite values that preserve the order of all energies.
 
     The acceptance rule needs finite energy differences. Sums of m weights differ by less than
-    ``reach``, so an index that is ``reach`` above all finite ones has the effect of +inf.
+    ``reach``. An index that is ``reach`` above all finite ones therefore acts like +inf.
     """
     high, low = _extremes(weight, num_selected, available)
     reach = tree_sum(high) - tree_sum(low) + 1.0
@@ -88,7 +88,7 @@ def _finite(index: Array, weight: Array, num_selected: int, available: Array) ->
 
 
 def _ranks(lists: Array, key: Array) -> Array:
-    """Return each client's ascending rank in each list [L, K], int32 [L, K], ties at random."""
+    """Rank the clients of each list [L, K] in ascending order, int32 [L, K], with random ties."""
     num_clients = lists.shape[1]
     place = jnp.arange(num_clients, dtype=jnp.int32)
     # Order of clients with equal values, the same in all lists.
@@ -114,7 +114,7 @@ def _largest_difference(index: Array, terms: Array, num_selected: int, available
 
 
 def walk_energy(landscape: Landscape, members: Array) -> Array:
-    """Compute the energy, PAUSE (18), of a membership mask using the landscape's finite index."""
+    """Compute the energy, PAUSE (18), of a membership mask from the landscape's finite index."""
     slowest = jnp.min(jnp.where(members, landscape.index, jnp.inf))
     return slowest + jnp.sum(jnp.where(members, landscape.weight, 0.0))
 
@@ -122,9 +122,9 @@ def walk_energy(landscape: Landscape, members: Array) -> Array:
 def neighbour_masks(landscape: Landscape, members: Array) -> tuple[Array, Array, Array, Array]:
     """Return the neighbourhood of R1 and R2 as two products of sets, given by four masks [K].
 
-    A neighbour replaces a member i with a client j from outside. It is *active* if i is the lowest
-    member in at least one list, and *passive* if j is below all members in at least one list. The
-    neighbourhood is the disjoint union of (removable x outside) and (others x below).
+    A neighbour replaces a member i with a client j from outside. The neighbour is *active* if i is
+    the lowest member in at least one list, and *passive* if j is below all members in at least one
+    list. The neighbourhood is the disjoint union of (removable x outside) and (others x below).
     """
     outside = landscape.available & ~members
     if landscape.ranks.shape[0] == 0:  # vanilla, only R1
@@ -137,9 +137,9 @@ def neighbour_masks(landscape: Landscape, members: Array) -> tuple[Array, Array,
 
 
 def num_swaps(leaving: Array, entering: Array) -> Array:
-    """Return the number of pairs of a leaving and an entering client, from two masks [K].
+    """Count the pairs of one leaving and one entering client, given their masks [K].
 
-    The result is a float (exact up to 2^24 in float32), because m (K - m) can overflow int32.
+    The count is a float (exact up to 2^24 in float32), because m (K - m) can overflow int32.
     """
     return jnp.sum(leaving).astype(float) * jnp.sum(entering).astype(float)
 
@@ -164,7 +164,7 @@ class AnnealingTrace(NamedTuple):
 
 
 def init_chain(key: Array, landscape: Landscape, num_selected: int) -> ChainState:
-    """Start a chain at a uniformly random set of m available clients, or at all if fewer exist."""
+    """Start a chain at a random set of m available clients, or at all if fewer are available."""
     num_clients = landscape.index.shape[0]
     order = shuffled(num_clients, landscape.available, key)
     members = jnp.zeros(num_clients, bool).at[order[:num_selected]].set(True)
@@ -182,9 +182,9 @@ def chain_step(
     ``exp((E(new) - E(old)) / tau)``, where ``tau = C / (kappa ln(1 + step))``. (The paper prints
     the opposite sign, which would accept every move.)
 
-    Each of n candidates is drawn with probability 1 / n, up to a relative error of n / 2^23 in
-    networks of up to ``FEW`` clients (4e-5 for n = 300) and n / 2^32 in larger networks. ``bits``
-    are four independent random words, uint32 [4].
+    Each of n candidates is drawn with probability 1 / n, up to a relative error. The error is n /
+    2^23 in networks of up to ``FEW`` clients (4e-5 for n = 300), and n / 2^32 in larger networks.
+    ``bits`` are four independent random words, uint32 [4].
     """
     removable, outside, others, below = neighbour_masks(landscape, state.members)
     num_active, num_passive = num_swaps(removable, outside), num_swaps(others, below)
@@ -220,7 +220,7 @@ def _uniform(word: Array) -> Array:
 
 
 def _pick(mask: Array, word: Array) -> Array:
-    """Draw the place of a true entry of a mask, uniformly, using one random word."""
+    """Pick a true entry of a mask uniformly with one random word, and return its place."""
     # XLA's cumulative sum is slow on a CPU. For few clients, a [K, K] product is faster.
     if mask.shape[0] <= SMALL:
         place = mask.astype(jnp.float32) @ jnp.triu(jnp.ones((mask.shape[0],) * 2))
@@ -230,9 +230,9 @@ def _pick(mask: Array, word: Array) -> Array:
 
 
 def _below(word: Array, count: Array, num_clients: int) -> Array:
-    """Draw an integer in [0, count) using a random word; count <= ``num_clients`` (static).
+    """Map a random word to a uniform integer in [0, count), for count <= ``num_clients`` (static).
 
-    A uniform float32 has only 2^23 values and would draw some of a million integers 1/8 more often.
+    A uniform float32 has only 2^23 values. It would draw some of a million integers 1/8 more often.
     """
     if num_clients > FEW:
         return (word % jnp.maximum(count, 1).astype(jnp.uint32)).astype(count.dtype)
@@ -264,10 +264,10 @@ def anneal(
       neighbourhood: one of ``NEIGHBOURHOODS``.
       steps: annealing steps per chain.
       chains: number of chains.
-      cooling: kappa, divisor of temperatures.
+      cooling: kappa, divisor of the temperature.
 
     Returns:
-      Trace with m distinct clients, some of them unavailable only if fewer than m are available.
+      Trace with m distinct clients. All are available unless fewer than m clients are available.
 
     Raises:
       ValueError: if the shapes disagree, m is out of range, or an untraced value is NaN.
@@ -304,8 +304,8 @@ class Annealing(Search):
     Attributes:
       neighbourhood: ``pause``, ``alsa`` or ``vanilla``.
       steps: annealing steps per round (500 and 3,000 in the authors' small and large networks).
-      chains: number of independent chains, of which the best set is selected.
-      cooling: kappa, divisor of temperatures (1 as printed; 30 or 70 in the authors' runs).
+      chains: number of independent chains. The best set of all chains is selected.
+      cooling: kappa, divisor of the temperature (1 as printed; 30 or 70 in the authors' runs).
     """
 
     name: ClassVar[str] = "annealing"
@@ -331,7 +331,7 @@ class Annealing(Search):
         )
         weight = jnp.where(available, problem.weight, 0.0)
         best_set, best = exact(problem.index, weight, num_selected, available=available)
-        # Sets with infinite energies are compared using their sums of weights.
+        # Sets with infinite energies are compared by their sums of weights.
         rest = jnp.sum(weight[best_set]) - jnp.sum(weight[trace.clients])
         gap = jnp.where(
             best == trace.energy, jnp.where(jnp.isinf(best), rest, 0.0), best - trace.energy

@@ -1,7 +1,7 @@
 """Exact search using a threshold sweep that works under jit and vmap.
 
-For up to ``SMALL`` clients, all prefixes are compared in parallel. For more clients, one sort,
-which dominates the cost, is followed by branch and bound over blocks of places.
+For up to ``SMALL`` clients, all prefixes are compared in parallel. For more clients, a sort is
+followed by two scans over blocks of places.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ def exact(
     Sort the clients by descending index. A set whose lowest index is at place j lies within the
     first j clients, so its energy is at most index_(j) plus their m largest weights. The m clients
     with these weights attain at least this value, because their indices are at least index_(j). The
-    best prefix therefore yields the optimum of PAUSE (14), for which the paper assumes that
-    exhaustive search is necessary.
+    best prefix therefore yields the optimum of PAUSE (14). (The paper assumes that this requires an
+    exhaustive search.)
 
-    Sets with an infinite lowest index (+inf if untried) are compared using their sum of weights.
+    Sets with an infinite lowest index (+inf if untried) are compared by their sums of weights.
 
     Args:
       index: float [K], may contain +inf and -inf, but no NaN.
       weight: float [K], finite.
       num_selected: m, 1 <= m <= K (static).
-      available: bool [K]; None if all clients are available. If fewer than m are available, the
-        result contains all of them and unavailable clients, which ``available[clients]`` masks out.
-      key: random key for breaking ties; None to break ties by client number.
+      available: bool [K]; None if all clients are available. If fewer than m are available,
+        unavailable clients complete the set. The mask ``available[clients]`` excludes them.
+      key: random key that breaks ties; None to break ties by client number.
 
     Returns:
-      ``(clients, energy)``: int32 [m], distinct and ascending, and the energy of the available
-      clients among them.
+      ``(clients, energy)``. The clients, int32 [m], are distinct and ascending. The energy is that
+      of the available ones.
 
     Raises:
       ValueError: if the shapes disagree, m is out of range, or an untraced value is NaN.
@@ -76,13 +76,13 @@ def exact(
 def _by_counting(
     index: Array, weight: Array, num_selected: int, available: Array, key: Array | None
 ) -> Array:
-    """Return the best set by comparing all prefixes in parallel, with O(K^3) work but no sort.
+    """Compare all prefixes in parallel, with O(K^3) work but no sort, and return the best set.
 
-    Prefix j consists of client j and the available clients before it by index. A client's place by
-    weight in a prefix is one plus the number of heavier members. A product of two [K, K] masks
-    counts these members for all prefixes at once.
+    Prefix j consists of client j and the available clients that precede it by index. A client's
+    place by weight in a prefix is one plus the number of heavier members. A product of two [K, K]
+    masks counts these members for all prefixes at once.
     """
-    # Words that break ties by index, by weight, and between prefixes.
+    # Random words that break ties in index, in weight, and between prefixes.
     bits: Array | tuple[None, ...] = (None, None, None)
     if key is not None:
         bits = jax.vmap(lambda key: jax.random.bits(key, index.shape))(jax.random.split(key, 3))
@@ -96,7 +96,7 @@ def _by_counting(
     value = jnp.where(jnp.isinf(index), index, index + total)
     feasible = available & (jnp.sum(prefix, axis=1) >= num_selected)
     best = _lexicographic_argmax(value, total, feasible, bits[2])
-    # If fewer than m clients are available, take all of them and fill the rest with others.
+    # If fewer than m clients are available, take all of them, then unavailable ones.
     first = jnp.sum(stands_before, axis=0) < num_selected
     chosen = jnp.where(jnp.any(feasible), cohort[best], first)
     return _members(chosen, num_selected)
@@ -116,10 +116,10 @@ def _total_of_heaviest(
     place: Float[Array, "K K"],
     num_selected: int,
 ) -> Float[Array, " K"]:
-    """Sum each cohort's weights in descending order, so sums of equal weights are bitwise equal.
+    """Sum each cohort's weights in descending order. Sums of equal weights are then bitwise equal.
 
-    Row j of ``cohort`` is the mask of cohort j, and row j of ``place`` numbers its members from 1
-    to m by descending weight. A sum with one nonzero term moves each weight to its place.
+    Row j of ``cohort`` is the mask of cohort j. Row j of ``place`` numbers its members from 1 to m
+    by descending weight. Sums with one nonzero term move the weights to these places.
     """
     places = 1 + jnp.arange(num_selected, dtype=place.dtype)[None, None, :]
     holds = cohort[:, :, None] & (place[:, :, None] == places)  # [j, i, r]
@@ -133,7 +133,7 @@ def _total_of_heaviest(
 def _precedence(value: Array, available: Array, bits: Array | None) -> Array:
     """Return whether i precedes j in ``ordered(value, available, key)``, bool [K, K] at [i, j].
 
-    Ties are broken by ``bits``, uint32 [K], or by client number if it is None.
+    Ties are broken by ``bits``, uint32 [K], or by client number if ``bits`` is None.
     """
     number = jnp.arange(value.shape[0])
     bits = number if bits is None else bits
@@ -143,7 +143,7 @@ def _precedence(value: Array, available: Array, bits: Array | None) -> Array:
 
     before = number[:, None] < number[None, :]
     value = jnp.where(available, value, 0.0)
-    # From the last sort key to the first, each comparison overrides earlier ones unless equal.
+    # Start with the last sort key. Each comparison overrides the earlier ones unless it is a tie.
     for ours, theirs in (pair(bits), pair(-value), pair(~available)):
         before = (ours < theirs) | ((ours == theirs) & before)
     return before
@@ -162,7 +162,7 @@ def _by_sorting(
     sorted_weight = jnp.where(taken, weight[order], -jnp.inf)
     best = best_prefix(sorted_index, sorted_weight, num_selected)
     within = jnp.where(place <= best, sorted_weight, -jnp.inf)
-    # If fewer than m clients are available, the first of the other clients fill the rest.
+    # If fewer than m clients are available, the first unavailable clients fill the other slots.
     _, places = lax.top_k(within, num_selected)
     return jnp.sort(order[places]).astype(jnp.int32)
 
@@ -170,7 +170,7 @@ def _by_sorting(
 def _lexicographic_argmax(
     first: Array, second: Array, feasible: Array, bits: Array | None
 ) -> Array:
-    """Return the feasible place with the largest (first, second), breaking ties by ``bits``."""
+    """Return the feasible place with the largest (first, second). Ties are broken by ``bits``."""
     best_first = jnp.max(jnp.where(feasible, first, -jnp.inf))
     tied = feasible & (first == best_first)
     best_second = jnp.max(jnp.where(tied, second, -jnp.inf))
@@ -195,10 +195,10 @@ class Exact(Search):
 
 
 def best_prefix(index: Array, weight: Array, num_selected: int) -> Array:
-    """Return the last place of the prefix that maximises its last index + its m largest weights.
+    """Return the last place of the prefix with the largest sum of last index and m largest weights.
 
     The places after the first m are split into blocks. One scan passes the m largest weights from
-    block to block, and another enters the places of all blocks side by side. The sum of m sorted
+    block to block. Another scan inserts the weights of all blocks in parallel. The sum of m sorted
     weights is a fixed tree of additions, so sums of equal weights are bitwise equal.
 
     ``index`` must be descending. Both arrays are -inf at places without a client. Ties go to the
@@ -216,7 +216,7 @@ def best_prefix(index: Array, weight: Array, num_selected: int) -> Array:
         return lax.top_k(jnp.concatenate([top, weight]), num_selected)[0], top
 
     def enter(top: Array, weight: Array) -> tuple[Array, Array]:
-        """Enter one weight [B] into each block's descending largest weights [B, m]."""
+        """Insert one weight per block, [B], into its m largest weights, descending, [B, m]."""
         above = jnp.pad(top[:, :-1], ((0, 0), (1, 0)), constant_values=jnp.inf)
         top = jnp.maximum(top, jnp.minimum(above, weight[:, None]))
         return top, tree_sum(top)

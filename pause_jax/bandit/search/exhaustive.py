@@ -21,7 +21,7 @@ from pause_jax.bandit.search.problem import (
 from pause_jax.base.struct import ConfigError, Sizes
 from pause_jax.rng.summation import tree_sum
 
-# Maximum number of sets C(K, m); larger networks are rejected.
+# Maximum number of sets C(K, m). Networks with more sets are rejected.
 MAX_SETS = 10_000_000
 # Number of sets scored in parallel, which bounds the memory.
 CHUNK = 4096
@@ -38,8 +38,8 @@ def exhaustive(
 ) -> tuple[Array, Array]:
     """Maximise ``min index + sum weight`` by scoring every set, as in the authors' code.
 
-    Sets are unranked on the fly (combinatorial number system), so only one chunk of ``chunk_size``
-    sets is in memory. The other arguments, the result and the errors are those of
+    Ranks are converted to sets on the fly (combinatorial number system). Only ``chunk_size`` sets
+    are in memory at once. The other arguments, the result and the errors are those of
     :func:`pause_jax.bandit.search.exact`.
 
     Raises:
@@ -76,7 +76,7 @@ def exhaustive(
 
 
 def _binomials(num_clients: int, num_selected: int, most: int) -> Array:
-    """Return min(C(c, i + 1), most) at [i, c], int32 [m, K]; ``most`` exceeds every rank."""
+    """Return min(C(c, i + 1), most) for each [i, c], int32 [m, K]. ``most`` exceeds every rank."""
     sizes, clients = range(1, num_selected + 1), range(num_clients)
     return jnp.asarray([[min(math.comb(c, i), most) for c in clients] for i in sizes], jnp.int32)
 
@@ -92,7 +92,7 @@ def _unrank(rank: Array, binomials: Array) -> Array:
 
 
 def _score(members: Array, index: Array, weight: Array, usable: Array) -> tuple[Array, Array]:
-    """Compute energies [n] and sums of weights [n] of sets [n, m]; NaN for infeasible sets."""
+    """Compute the energy and the sum of weights of each set [n, m]; NaN for infeasible sets."""
     total = tree_sum(weight[members])
     lowest = jnp.min(index[members], axis=-1)
     value = jnp.where(jnp.isinf(lowest), lowest, lowest + total)

@@ -1,7 +1,7 @@
 """Maximisation problem of a round, with the interface and helpers of all searches.
 
-The problem is to maximise min over S of index + sum over S of weight, over sets S of m available
-clients. This is PAUSE (14), PAUSE (10) for the genie, and BSFL (17).
+The problem is to find the set of m available clients with the largest (minimum of index) + (sum of
+weight). This is PAUSE (14) and BSFL (17), or PAUSE (10) for the genie.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Problem(NamedTuple):
 
     Attributes:
       index: float [K], may contain +inf (for untried clients) or -inf.
-      terms: float [L, K], finite additive terms; their sum over L is the weight.
-      energy_range: scalar, the bound of Lemma 1 on the energy difference of two cohorts, plus one.
+      terms: float [L, K], finite additive terms. Their sum over L is the weight.
+      energy_range: scalar, one plus the bound of Lemma 1 on the energy difference of two cohorts.
     """
 
     index: Float[Array, " K"]  # type: ignore[assignment]  # shadows tuple.index, which nobody needs
@@ -39,7 +39,7 @@ class Problem(NamedTuple):
 
 
 class Search(Config):
-    """Base class of search configs, which are called during tracing."""
+    """Base class of search configs. A search is called during tracing."""
 
     def __call__(
         self, key: Array, problem: Problem, num_selected: int, available: Array
@@ -70,7 +70,7 @@ def check_problem(index: Array, weight: Array, num_selected: int) -> None:
 
 
 def set_energy(index: Array, weight: Array, clients: Array, available: Array) -> Array:
-    """Compute the energy of a set, -inf if no member is available.
+    """Compute the energy of a set; -inf if no member is available.
 
     Unavailable members only fill slots and do not count. ``clients`` must be ascending to make the
     energies of equal sets bitwise equal.
@@ -84,8 +84,8 @@ def set_energy(index: Array, weight: Array, clients: Array, available: Array) ->
 def ordered(value: Array, available: Array, key: Array | None) -> Array:
     """Return the available clients in descending order of value, then the others, int32 [K].
 
-    Ties are broken at random if there is a ``key``, else by client number. For float values, all
-    unavailable clients count as tied.
+    Ties are broken at random if ``key`` is given, and by client number otherwise. For float values,
+    all unavailable clients count as tied.
     """
     number = jnp.arange(value.shape[0], dtype=jnp.int32)
     bits = () if key is None else (jax.random.bits(key, value.shape),)
@@ -95,9 +95,9 @@ def ordered(value: Array, available: Array, key: Array | None) -> Array:
 
 
 def _falling(value: Array, available: Array) -> Array:
-    """Map floats to unsigned integers in reverse order, which XLA sorts twice as fast on a CPU.
+    """Map floats to unsigned integers in reverse order. XLA sorts these twice as fast on a CPU.
 
-    Unavailable clients map to the largest integer, which no number maps to, and come last.
+    Unavailable clients map to the largest integer and therefore come last. No number maps to it.
     """
     width = jnp.finfo(value.dtype).bits
     bits = lax.bitcast_convert_type(jnp.where(value == 0, 0.0, -value), f"uint{width}")
@@ -107,7 +107,7 @@ def _falling(value: Array, available: Array) -> Array:
 
 
 def shuffled(num_clients: int, available: Array, key: Array | None) -> Array:
-    """Return the clients in random order, or by number if ``key`` is None, available ones first.
+    """Return the clients in random order (by number if ``key`` is None), available clients first.
 
     A search in this order breaks ties at random instead of by client number.
     """
