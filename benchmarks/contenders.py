@@ -37,6 +37,8 @@ class Contender(NamedTuple):
 
 CONTENDERS = {
     OURS: Contender("pause", None, compiles=True, norms=True),
+    "plain JAX": Contender("plain_jax", None, compiles=True, norms=True),
+    "DrJAX": Contender("plain_jax", "drjax", "drjax", compiles=True, norms=True),
     "PyTorch loop": Contender("torch_loop", "torch", norms=True),
     "PyTorch channels_last": Contender("torch_loop", "torch", "channels_last", norms=True),
     "torch.func": Contender("torch_func", "torch", compiles=True),
@@ -88,12 +90,13 @@ def install(environment: str, folder: pathlib.Path) -> pathlib.Path:
 def gathered(
     wanted: Sequence[str], folder: pathlib.Path, say: Callable[[str], None]
 ) -> tuple[dict[str, tuple[pathlib.Path, Contender]], dict[str, str]]:
-    """Install environments, and return pause_jax and the contenders in them.
+    """Install environments, and return the contenders in them and those without a separate one.
 
     Returns:
       (name -> (path of its Python, contender), name -> reason why it is missing).
     """
-    chosen = {OURS: (pathlib.Path(sys.executable), CONTENDERS[OURS])}
+    here = pathlib.Path(sys.executable)
+    chosen = {name: (here, c) for name, c in CONTENDERS.items() if c.environment is None}
     missing: dict[str, str] = {}
     for environment in wanted:
         say(f"environment {environment}")

@@ -34,6 +34,8 @@ TARGETS = (
     Target("W1", ("FedJAX",), 1.4),
     Target("W2", ("PyTorch loop",), 6.0),
     Target("W2", ("torch.func", "FedJAX", "pfl"), 1.8),
+    Target("W2", ("plain JAX", "DrJAX"), 0.95),
+    Target("W3", ("plain JAX", "DrJAX"), 10.0),
     Target("W3", ("PyTorch loop",), 1.6),
     Target("W3", ("pfl",), 1.3),
     Target("W4", ("PyTorch loop",), 1.2),

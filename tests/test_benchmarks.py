@@ -124,10 +124,12 @@ def test_a_round_moves_the_weights_and_a_peer_that_does_not_train_is_told_apart(
     ours = (PYTHON, CONTENDERS[OURS])
     # With `idle=False` a driver plays its round when it saves; ours then saves its first weights.
     idler = (PYTHON, CONTENDERS[OURS]._replace(idle=False))
-    moved, found = compare("tiny", ours, {"idler": idler})
+    plain = (PYTHON, CONTENDERS["plain JAX"])
+    moved, found = compare("tiny", ours, {"idler": idler, "plain JAX": plain})
     # Three steps of Adam at 0.001.
     assert 0.0015 < moved < 0.0031
     assert found["idler"] == moved
+    assert found["plain JAX"] < 1e-6
 
 
 def test_targets_are_ok_below_or_not_measured():
