@@ -93,30 +93,30 @@ _SIMPLE_CNN = (("conv", 32), ("conv", 64), ("pool", 2), ("dense", 128), ("dense"
 _DIGITS, _COLOURS = (28, 28, 1), (32, 32, 3)
 WORKLOADS = {
     "W1": Workload(
-        "1,000 clients of 50 images, pfl-research's CIFAR-10 network, 50 clients a round, 5 steps",
+        "1,000 clients of 50 images, pfl's CIFAR-10 network, 50 clients per round, 5 steps",
         *(1000, 50, _COLOURS, 50, 10, "sgd", 0.1, _SIMPLE_CNN, 1),
     ),
     "W2": Workload(
-        "300 clients of 200 digits, mlp 32-16, 15 clients a round, 10 Adam steps",
+        "300 clients of 200 digits, mlp 32-16, 15 clients per round, 10 Adam steps",
         *(300, 200, _DIGITS, 15, 20, "adam", 1e-3, _MLP, 20),
     ),
     "W3": Workload(
-        "30 clients of 1,333 images, cnn3, 5 clients a round, 67 Adam steps",
+        "30 clients of 1,333 images, cnn3, 5 clients per round, 67 Adam steps",
         *(30, 1333, _COLOURS, 5, 20, "adam", 1e-3, _CNN3, 1),
     ),
     "W4": Workload(
-        "30 clients of 1,333 images, cnn3 with batch norm, 5 clients a round, 67 Adam steps",
+        "30 clients of 1,333 images, cnn3 with batch norm, 5 clients per round, 67 Adam steps",
         *(30, 1333, _COLOURS, 5, 20, "adam", 1e-3, _CNN3_NORMED, 1),
     ),
     # Equal samples have no spread for batch norm, and Adam's first step depends only on signs. So
     # W4's model is compared after one SGD step on all samples of a client, in any order.
     "W4_step": Workload(
-        "10 clients of 20 images, cnn3 with batch norm, 5 clients a round, one SGD step",
+        "10 clients of 20 images, cnn3 with batch norm, 5 clients per round, one SGD step",
         *(10, 20, _COLOURS, 5, 20, "sgd", 0.1, _CNN3_NORMED, 1),
     ),
     # For tests of the harness.
     "tiny": Workload(
-        "4 clients of 6 digits, mlp, 2 clients a round, 3 Adam steps",
+        "4 clients of 6 digits, mlp, 2 clients per round, 3 Adam steps",
         *(4, 6, (4, 4, 1), 2, 2, "adam", 1e-3, (("dense", 3), ("dense", NUM_CLASSES)), 2),
     ),
 }  # fmt: skip

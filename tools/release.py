@@ -157,11 +157,11 @@ def pythons() -> Iterator[tuple[str, Path]]:
 
 HEAD = """# Compatibility
 
-Each row is a wheel of this version in an empty environment. It ran `pause-jax --version`, 200
-rounds of the bandit, and 20 rounds of `digits_small` with the default network and with a Flax
-`nnx` module. `make release-check` runs them and writes this page. **newest** is what `pip
-install` chooses. **oldest** has the minimum versions in `pyproject.toml`, or the first versions
-with wheels for a newer Python.
+Each row tests the wheel of this version in an empty environment. The test runs `pause-jax
+--version`, 200 rounds of the bandit, and 20 rounds of `digits_small` with the default network and
+with a Flax `nnx` module. `make release-check` runs the tests and writes this page. **newest** has
+the versions that `pip install` chooses. **oldest** has the minimum versions in `pyproject.toml`, or
+the first versions with wheels for a newer Python.
 
 """
 

@@ -93,24 +93,24 @@ BSFL = (
 )  # fmt: skip
 HEAD = """# Reproduction
 
-Every figure and table of both papers has an experiment: a folder of `experiments/` with a README,
-a picture, its output (`output.txt`) and a verdict on each claim (`verdicts.jsonl`).
-`make experiment NAME=folder` runs it. Image experiments need `DATA_DIR=folder`, a folder of data
-sets prepared by tensorflow-datasets. To resume an interrupted experiment, run the same command
-again. Times are for 2 CPU cores.
+Every figure and table of both papers that shows results has an experiment: a folder of
+`experiments/` with a README, a picture, its output (`output.txt`) and a verdict on each claim
+(`verdicts.jsonl`). `make experiment NAME=folder` runs it. Image experiments need `DATA_DIR=folder`,
+a folder of data sets prepared by tensorflow-datasets. To resume an interrupted experiment, run the
+same command again. Times are for 2 CPU cores.
 
 One rule gives all verdicts (`experiments/common/claims.py`). The program of a figure lists its
 claims, their bounds and their targets, which do not depend on the runs. All intervals of a figure
-hold together with 95 % confidence (Bonferroni over its claims). The rule is newer than most runs.
-If the papers give no number, we therefore knew the runs when we set the bounds.
+hold jointly with 95 % confidence (Bonferroni over its claims). The rule is newer than most runs, so
+we knew these runs when we set bounds that the papers do not give.
 
-- **confirmed**: the whole interval satisfies the claim. **refuted**: no part of it does.
+- **confirmed**: the whole interval satisfies the claim. **refuted**: no part of the interval does.
 - **open**: the interval contains a bound, or fewer than three seeds ran, or the verdict would hold
   only for nearly normal differences. Student's interval is too narrow for skewed differences, so a
   verdict must also hold for lognormal differences.
-- **not decidable here**: the interval contains a bound, with at least three seeds. Given their mean
-  and spread, a verdict with a probability of 80 % would need more than 20 seeds. The evidence
-  states the number. The number of additional seeds is fixed in advance, whatever an interval shows.
+- **not decidable here**: the interval contains a bound, with at least three seeds. If mean and
+  spread stay as measured, a power of 80 % would need more than 20 seeds. The evidence states this
+  number. The number of additional seeds is fixed in advance, whatever an interval shows.
 - **compatible**: a test that could have rejected the claim did not. This confirms nothing.
 - **holds**, **fails**: the number is computed exactly, without randomness.
 
