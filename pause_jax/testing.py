@@ -42,7 +42,7 @@ ROUNDS = 30
 TRAINED_ROUNDS = 10
 ANOTHER_TRACE = (
     "a new value of a traced number caused recompilation, because the number determines a shape or "
-    "a branch. Declare the number static."
+    "a branch. Declare the field with static()."
 )
 
 
@@ -72,12 +72,12 @@ RECORDED = ("clients", "clock", "counts", "queried", "energy", "optimality_gap",
 def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: int = 3) -> None:
     """Check a selection policy against its contract.
 
-    The policy runs without learning, at availability probabilities of 1, 0.5 and 0.02, and with
-    learning if it reads losses or updates. The chosen clients must be distinct. The weights must be
-    finite and >= 0, 0 for unavailable clients, and sum to 1 in every round with participants. The
+    The policy runs without learning, at availability probabilities of 1, 0.5 and 0.02. If it reads
+    losses or updates, it also runs with learning. Chosen clients must be distinct. Weights must be
+    finite, >= 0, and 0 for unavailable clients. They must sum to 1 in rounds with participants. The
     functions must be pure, ``reads`` must be complete, and the state must keep its structure. The
-    same key must give the same run, runs under vmap must equal single runs, and changes of traced
-    numbers must not cause recompilation. A config with a ``name`` must round-trip through TOML.
+    same key must give the same run, and runs under vmap must equal single runs. A new value of a
+    traced number must not cause recompilation. A named config must round-trip through TOML.
 
     Args:
       policy: config of the policy.
@@ -130,7 +130,7 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
 
 
 def check_pure(config: PolicyConfig, context: Context) -> None:
-    """Raise AssertionError if a policy, called or built again, traces its round differently."""
+    """Raise AssertionError if calling or building a policy again changes its traced program."""
     policy = policy_of(config, context)
     trace = _trace(policy, context)
     others = {
@@ -285,8 +285,8 @@ def check_learner(learning: Learning, *, num_clients: int = 6, num_selected: int
 
     Training must keep the structure, shapes and dtypes of the state. ``params`` may change only
     through the release, so a release of zeros must leave them unchanged. Training with all weights
-    0 must leave the variables and the clients' state unchanged. The order of the slots must not
-    change the result, up to rounding. Losses, answers and metrics must have the documented shapes,
+    0 must leave the variables and the clients' state unchanged. The order of the slots must
+    change the result only by rounding. Losses, answers and metrics must have the documented shapes,
     and the model must stay finite for 3 rounds. A config with a ``name`` must round-trip through
     TOML.
 

@@ -66,7 +66,7 @@ class Objective(NamedTuple):
     Attributes:
       text: name, as on the command line.
       sign: 1 to minimise, -1 to maximise.
-      record: quantities to record. The objective is undefined for runs without the last one.
+      record: quantities to record. The objective is undefined for runs that lack the last one.
       value: function from a sweep's result to scores [config, seed]; not finite if undefined.
     """
 
@@ -90,10 +90,10 @@ class Tuned(NamedTuple):
     Attributes:
       best: config with the lowest ``badness`` over the fresh seeds. The initial config wins ties.
       trials: one row per trial, with a column per axis and the columns of :func:`summarise`.
-      finalists: the same columns for the runs with fresh seeds, with one row for each of the best
-        trials, in the order of the search, and a last row for the initial config. ``searched`` is
-        the mean score in the search. ``change`` and ``change_error`` are the mean and the standard
-        error of the difference from the initial config; NaN if a seed has no score.
+      finalists: the same columns for the runs with fresh seeds. The first rows are the best trials,
+        in the order of the search. The last row is the initial config. ``searched`` is the mean
+        score in the search. ``change`` and ``change_error`` are the mean and the standard error of
+        the difference from the initial config; NaN if a seed has no score.
       chosen: row number of ``best`` in ``finalists``.
     """
 
@@ -129,8 +129,8 @@ def tune(
       width: number of trials per generation.
       sampler: name in ``SAMPLERS`` (default: a multivariate ``TPESampler``).
       storage: file or database URL of Optuna's storage (default: in memory). A search with the same
-        config, axes, objective, seeds and key resumes from it, and runs nothing if it has finished.
-        Processes that share a storage run different generations.
+        config, data, axes, objective, seeds and key resumes from the storage. A finished search
+        runs nothing. Processes that share a storage run different generations.
       data: data set, as in ``sweep``.
       progress: whether to show a progress bar for each generation.
 
@@ -149,7 +149,7 @@ def tune(
     _check_defined(objective, config, data)
     search_key, fresh_key = jax.random.split(key)
     for path, number in programs(axes, config).items():
-        LOG.info("%s compiles one program per value (%d programs).", path, number)
+        LOG.info("%s requires one program per value (%d programs).", path, number)
     described = config_file.dumps(config), provenance.data_digest(data)
     search = *described, sorted(axes.items()), objective.text, seeds, entropy
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -166,7 +166,7 @@ def tune(
             scores, near = run([each.params for each in asked], jax.random.split(search_key, seeds))
         except BaseException:
             for each in asked:
-                # The next process that asks receives these trials with the same values.
+                # The next process that asks for trials receives these, with the same values.
                 each.storage.set_trial_state_values(each._trial_id, TrialState.WAITING)
             raise
         rows = summarise(scores, near, objective.sign).to_dict("records")
@@ -283,7 +283,7 @@ def _check_defined(objective: Objective, config: SimConfig, data: Dataset | None
 
 
 def programs(axes: Mapping[str, BaseDistribution], config: SimConfig) -> dict[str, int]:
-    """Return the number of values, by path, of each axis whose values need separate programs."""
+    """Return the number of values of each axis that needs one program per value, keyed by path."""
     number = {}
     axis: Any
     for path, axis in axes.items():
@@ -295,23 +295,23 @@ def programs(axes: Mapping[str, BaseDistribution], config: SimConfig) -> dict[st
 
 
 def _storage(text: str) -> Any:
-    """Open Optuna's storage at a URL or the path of a journal."""
+    """Open the Optuna storage with a given URL or journal path."""
     try:
         if "://" in text:
             return optuna.storages.RDBStorage(text)
         return optuna.storages.JournalStorage(JournalFileBackend(text))
-    except Exception as error:  # Optuna and SQLAlchemy raise many types
+    except Exception as error:  # Optuna and SQLAlchemy raise many types of errors
         why = str(error).partition("\n")[0]
         raise ConfigError(
-            f"--storage {text}: cannot be opened ({why}). Name another file or URL."
+            f"--storage {text}: cannot be opened ({why}). Pass another file or URL."
         ) from None
 
 
 def _sampler(name: str | None, entropy: list[int], startup: int) -> optuna.samplers.BaseSampler:
-    """Return a sampler that is seeded by the number of each trial.
+    """Return a sampler that is reseeded for each trial with the trial's number.
 
-    Numbers are unique in a storage, so processes that share it make different proposals, and a
-    resumed search makes the proposals of an uninterrupted one.
+    Trial numbers are unique in a storage. Processes that share a storage therefore make different
+    proposals, and a resumed search makes the same proposals as an uninterrupted search.
     """
     if name is not None and name not in SAMPLERS:
         raise ConfigError(f"--sampler {name}: must be one of {', '.join(SAMPLERS)}.")
@@ -366,7 +366,7 @@ def _field(config: SimConfig, path: str) -> Any:
 
 
 def _config_at(config: SimConfig, values: Values) -> SimConfig:
-    """Return the config with ``values``, whose strings are parsed as on the command line."""
+    """Return the config with ``values``. Strings are parsed as on the command line."""
     parsed = {
         path: config_file.parse_value(config, path, value) if isinstance(value, str) else value
         for path, value in values.items()

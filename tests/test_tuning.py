@@ -307,7 +307,7 @@ def test_cohort_size_search_scores_equal_simulate(said):
     axes = axes_of(["num_selected=1..3"], config)
     options = {"budget": 8, "seeds": 2, "sampler": "RandomSampler"}
     found = tune(config, axes, tuning.objective_of("seconds"), KEY, **options)
-    assert said.messages == ["num_selected compiles one program per value (3 programs)."]
+    assert said.messages == ["num_selected requires one program per value (3 programs)."]
     # The more clients are chosen, the longer the server waits for the slowest.
     assert found.best.num_selected == 1
     means = found.trials.groupby("num_selected")["mean"].first()

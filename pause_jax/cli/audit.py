@@ -1,4 +1,4 @@
-"""Command ``pause-jax audit``, which tests whether mechanisms keep their claimed epsilon."""
+"""Command ``pause-jax audit``, which tests the claimed epsilon of privacy mechanisms."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def audit(
     mechanism: Annotated[
         str | None,
         typer.Option(
-            help="Mechanism to audit (default: every private one): "
+            help="Mechanism to audit (default: all except none): "
             f"{', '.join(cls.name for cls in MECHANISMS)}."
         ),
     ] = None,
@@ -34,10 +34,10 @@ def audit(
     claim: Annotated[
         str | None,
         typer.Option(
-            help="Unit that epsilon protects: coordinate or update (default: the mechanism's)."
+            help="Unit that epsilon protects: coordinate or update (default: the mechanism's unit)."
         ),
     ] = None,
-    dimension: Annotated[int, typer.Option(help="Number of coordinates of an update.")] = 16,
+    dimension: Annotated[int, typer.Option(help="Number of coordinates in an update.")] = 16,
     samples: Annotated[int, typer.Option(help="Number of releases drawn per mechanism.")] = 200_000,
     change: Annotated[
         list[str] | None,
@@ -52,20 +52,20 @@ def audit(
 ) -> None:
     """Audit mechanisms by estimating a lower bound on their actual epsilon.
 
-    The exit status is 1 if a lower bound exceeds the claim. A passed audit proves nothing, because
-    it tries only the built-in attacks, and no lower bound can exceed the resolution. If all
-    mechanisms keep their claims, the probability of any false alarm is at most 5 %. Repeat close
-    verdicts with a different seed. If a mechanism has a delta, choose a large value, for example
-    --set delta=0.1, because the events that reveal a violation are too rare at 1e-5.
+    The exit status is 1 if a lower bound exceeds the claim. A pass is not a proof, because other
+    attacks may be stronger and no lower bound can exceed the resolution. If all claims are true,
+    the probability of a false alarm is at most 5 %. If a bound is close to the claim, repeat the
+    audit with a different seed. If a mechanism has a delta, audit it with a large value, such as
+    --set delta=0.1. At 1e-5, the events that reveal a violation are too rare.
     """
-    # Imported late, because SciPy's statistics take half a second to import.
+    # Imported late, because scipy.stats takes half a second to import.
     from pause_jax.privacy import audit as audits
 
     chosen = _chosen(mechanism, change)
     results = [
         audits.audit(
             entry,
-            # Fold in the name, to make the noise of the mechanisms independent.
+            # Fold in the name, so the noise of different mechanisms is independent.
             jax.random.fold_in(jax.random.key(seed), zlib.crc32(entry.name.encode())),
             epsilon=epsilon,
             claim=claim,
@@ -88,7 +88,7 @@ def audit(
 
 
 def _chosen(name: str | None, change: list[str] | None) -> list[Mechanism]:
-    """Return the mechanism ``name`` with changed fields, or all private ones if it is None."""
+    """Return mechanism ``name`` with the changes, or all private mechanisms if ``name`` is None."""
     if name is None:
         if change:
             raise ConfigError(f"--set {change[0]}: requires --mechanism. Add --mechanism NAME.")

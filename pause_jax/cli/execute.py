@@ -1,4 +1,4 @@
-"""Execution of the commands that simulate, from validation to the printed tables."""
+"""Execution of the simulation commands, from validation to the printed tables."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 
 def execute(configs: Mapping[str, SimConfig], request: Request, default_name: str) -> None:
-    """Run the labelled valid configs, write the result files and print tables.
+    """Run validated configs, write the result files and print the tables.
 
-    Finished runs are stored in the result's folder or in ``--store``, where ``--resume`` continues.
+    Finished runs are stored in the result folder or in ``--store``. ``--resume`` skips these runs.
 
     Raises:
       ConfigError: if an option is invalid. Raised before any run starts.
@@ -70,7 +70,7 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
                 Console(stderr=True).print(f"{folder} is finished. Nothing left to run.")
                 show_again(folder, request.target)
                 return
-            # With --store, this stays empty, and lets --resume find the folder after a kill.
+            # With --store, no runs are saved here, but --resume finds the folder by this store.
             store = Store.create(folder / UNFINISHED, plan)
             if request.store is not None:
                 store = Store.create(request.store, plan)
@@ -112,14 +112,14 @@ def _check_output(request: Request) -> None:
 
 
 def described(seed: int) -> dict[str, Any]:
-    """Return the command line and the seed, to be stored as attributes of a result."""
+    """Return the command line and the seed as attributes of a result."""
     words = [word for word in sys.argv[1:] if word not in ("--resume", "--force")]
     return {"command": shlex.join(["pause-jax", *words]), "seed": seed}
 
 
 @contextlib.contextmanager
 def _executor(text: str | None) -> Iterator[Executor | None]:
-    """Yield an executor for ``local:N``, or for the address or file of a Dask scheduler."""
+    """Yield the executor for ``local:N`` or a scheduler's address or file; None without text."""
     if text is None:
         yield None
         return
@@ -136,7 +136,7 @@ def _executor(text: str | None) -> Iterator[Executor | None]:
     elif not re.search(r":\d+$", text):
         raise ConfigError(f"--dask {text}: must be local:N, HOST:PORT or a scheduler file.")
     try:
-        # Do not set the default client, because xarray would use it to lock files.
+        # Do not make this the default client, because xarray would use it to lock files.
         client = distributed.Client(**where, timeout=20, set_as_default=False)
     except (OSError, ValueError) as error:
         raise ConfigError(f"--dask {text}: cannot connect to the scheduler ({error}).") from None
@@ -176,7 +176,7 @@ def _resumable_folder(request: Request, name: str, plan: SweepPlan) -> pathlib.P
         raise ConfigError(f"--resume: {other}. Undo the changes, or start over without --resume.")
     if request.store is None or not request.store.is_dir():
         typer.echo(
-            "--resume: found no unfinished run of this command. Starting a new one.", err=True
+            "--resume: found no unfinished run of this command. Starting a new run.", err=True
         )
     return None
 
@@ -189,7 +189,7 @@ def _is_finished(folder: pathlib.Path, plan: SweepPlan) -> bool:
 
 def _end_unwritten(error: OSError, folder: pathlib.Path, store: Store) -> NoReturn:
     """Exit after a failed write, with advice on how to save the result."""
-    advice = "All runs are stored. Free some space, and use --resume to write the result."
+    advice = "Finished runs are stored. Free some space, and use --resume to write the result."
     if store.failed:
         advice = "Free some space, and use --resume to repeat unsaved runs and write the result."
     why = error.strerror or str(error)
@@ -198,6 +198,6 @@ def _end_unwritten(error: OSError, folder: pathlib.Path, store: Store) -> NoRetu
 
 
 def end(error: SweepInterrupted, advice: str = "") -> NoReturn:
-    """Print why the sweep stopped and ``advice``, and exit with the status of the cause."""
+    """Print the error and ``advice``, and exit with the status of the error's cause."""
     Console(stderr=True).print(f"[red]{escape(str(error))}[/red] {advice}", highlight=False)
     raise typer.Exit(status_of(error.__cause__))

@@ -22,7 +22,7 @@ from pause_jax.world.latency.measured import parse
 if TYPE_CHECKING:
     from pause_jax.analysis.fleet import Fleet, Test
 
-# Median of the clients' mean latencies, in seconds, above which a file may contain milliseconds.
+# If the median of the clients' mean latencies exceeds this number, the unit may be milliseconds.
 LONG = 600.0
 
 
@@ -33,7 +33,7 @@ def fit(
     out: Annotated[
         pathlib.Path | None,
         typer.Option(
-            help="TOML file for the fitted model, to use as the latency table of a config."
+            help="TOML file for the fitted model, in the format of a config's latency table."
         ),
     ] = None,
     drop_bad_lines: Annotated[
@@ -42,13 +42,13 @@ def fit(
 ) -> None:
     """Describe the distribution, drift and correlations of measured latencies.
 
-    The file has one line per participation, with client, seconds and optionally round or time.
+    Each line describes one participation. Columns: client, seconds and optionally round or time.
     """
     if out is not None and os.path.lexists(out):
         raise ConfigError(f"--out {out}: already exists. Choose another --out.")
     content = content_of("fleet", str(file))
     measured = parse(content, str(file), "fleet", drop_bad_lines=drop_bad_lines)
-    # Imported after the file is validated, because SciPy's statistics take a second to import.
+    # Imported after the file is validated, because scipy.stats takes a second to import.
     from pause_jax.analysis import fleet
 
     found = fleet.fit(measured)
@@ -69,11 +69,11 @@ def fit(
     columns = word("distribution, best first"), number("log density"), "parameters"
     caption = "fastest, slowest: scales of the model's first and last client, fitted to all clients"
     console.print(make_table(columns, rows, caption=caption))
-    # The true minimum is unknown: half of the lowest mean latency.
+    # The true minimum is unknown, so use half of the lowest mean latency.
     least = 0.5 * float(found.mean.min())
     model = best.model(float(np.float32(least)))
     if model is None:
-        console.print("No built-in normal model has these scales. Simulate the file instead:")
+        console.print("No built-in normal model has these means. Simulate the file instead:")
         change = f"--set latency.min_latency={least:.3g}"
         console.print(f'--set latency=traces --set latency.path="{file}" {change}', highlight=False)
         return
@@ -107,8 +107,8 @@ def sentences(found: Fleet) -> list[str]:
     ]
     if np.median(ordered) > LONG:
         lines.append(
-            "If these are milliseconds, convert them with pause-jax import csv, --columns "
-            "ms=seconds and the other columns."
+            "If these are milliseconds, convert them with pause-jax import csv, and pass "
+            "ms=seconds and all other columns to --columns."
         )
     if math.isnan(found.drift.p):
         lines.append("Too few measurements per client to test for changes over time.")
@@ -116,9 +116,9 @@ def sentences(found: Fleet) -> list[str]:
         lines.append("The tests do not reject i.i.d. rounds, which UCB assumes.")
     else:
         lines.append(
-            "WARNING: the rounds are not independent and identically distributed, as UCB, "
-            "Thompson sampling and the regret bounds assume. Try pause_discounted, which "
-            "discounts old measurements, on the file itself: "
+            "WARNING: the rounds are not independent and identically distributed, but UCB, "
+            "Thompson sampling and the regret bounds assume that they are. Try pause_discounted, "
+            "which discounts old measurements, on the file itself: "
             "--set latency=traces --set latency.order=played."
         )
     best = found.laws[0].name

@@ -1,4 +1,4 @@
-"""Command ``pause-jax import``, which converts public files to the library's formats."""
+"""Command ``pause-jax import``, which converts published data to the library's formats."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def import_files(
     out: Annotated[pathlib.Path, typer.Option(help="Folder for the converted files.")],
     clients: Annotated[
         int | None,
-        typer.Option(min=1, help="Maximum number of clients to keep, drawn with --seed."),
+        typer.Option(min=1, help="Maximum number of clients, drawn with --seed."),
     ] = None,
     ids: Annotated[
         pathlib.Path | None,
-        typer.Option(help="File clients.npz, whose client ids the devices or intervals receive."),
+        typer.Option(help="File clients.npz with the client ids for the devices or intervals."),
     ] = None,
     columns: Annotated[
         str | None,
@@ -48,9 +48,9 @@ def import_files(
     ] = None,
     seed: Seed = 0,
 ) -> None:
-    """Convert public files to devices.csv, intervals.csv, fleet.csv or clients.npz.
+    """Convert published data to devices.csv, intervals.csv, fleet.csv or clients.npz.
 
-    The guide "Public files" describes the origin, licence and content of each source.
+    docs/guides/public_files.md describes the origin, licence and content of each source.
     """
     if source not in SOURCES:
         raise ConfigError(
@@ -65,7 +65,7 @@ def import_files(
         ids=ids_of(str(ids)) if ids else (),
         columns=_columns(columns),
     )
-    # Imported late, because each source needs packages that other commands do not.
+    # Imported late, because the sources need packages that other commands do not need.
     imported = importlib.import_module(f"pause_jax.importers.{SOURCES[source]}").read(request)
     for path in imported.write(out):
         typer.echo(f"{path}  {_NEXT.get(path.name, '').format(path)}".rstrip())

@@ -21,7 +21,7 @@ from rich.markup import escape
 from pause_jax.base.versions import version as version_of
 from pause_jax.cli import output
 
-# JAX reads this variable on import. By default, 0.10.1 logs two long lines per cached program.
+# JAX reads this variable on import. By default, JAX 0.10.1 logs two lines per cached program.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
@@ -44,9 +44,9 @@ COMMANDS = {
 
 
 def program(names: Container[str] = COMMANDS) -> typer.Typer:
-    """Return the program, in which only the commands in ``names`` can run.
+    """Build the program. Only the commands in ``names`` can run.
 
-    The other commands are listed without importing their modules, which would take a second.
+    The other commands only appear in the help, because importing their modules takes a second.
     """
     app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
     app.callback()(start)
@@ -63,7 +63,7 @@ def program(names: Container[str] = COMMANDS) -> typer.Typer:
 
 
 def _listed(module: str, name: str) -> Any:
-    """Return a function that has the docstring of a command, without importing its module."""
+    """Return a placeholder with a command's docstring, without importing the command's module."""
     source = (pathlib.Path(__file__).parent / f"{module}.py").read_text("utf-8")
     functions = [each for each in ast.parse(source).body if isinstance(each, ast.FunctionDef)]
 
@@ -88,7 +88,7 @@ def start(
         ),
     ] = False,
 ) -> None:
-    """Client selection for federated learning, simulated in JAX."""
+    """Simulate client selection for federated learning in JAX."""
 
 
 def _print_warning(text: str) -> None:
@@ -98,8 +98,8 @@ def _print_warning(text: str) -> None:
 def main() -> None:
     """Run the program.
 
-    An invalid config prints one line on standard error and exits with status 2. A full device
-    prints one line and exits with status 1. A warning prints one line.
+    Warnings, config errors and full disks are reported on standard error in one line each. The exit
+    status is 2 for a config error and 1 for a full disk.
     """
     output.open_streams()
     plain = RichHandler(

@@ -27,9 +27,9 @@ from pause_jax.privacy import MECHANISMS
 
 
 def load_files(files: list[pathlib.Path] | None) -> None:
-    """Run Python files, to register their config classes and find objects as ``FILE.py:name``.
+    """Run Python files to register their config classes and their objects (``FILE.py:name``).
 
-    A file can import modules in its folder, as with ``python FILE.py``.
+    A file can import modules from its own folder, like a script.
     """
     for file in files or ():
         if not os.path.isfile(file):
@@ -71,13 +71,13 @@ class Source:
 
     policy: str | None = option(
         None,
-        "Policy to use instead of the config's (see 'pause-jax policies'), optionally with a "
-        f"privacy mechanism: {', '.join(m.name for m in MECHANISMS)}. compare accepts several, "
-        "separated by commas.",
+        "Policy that replaces the config's policy (see 'pause-jax policies'), optionally with a "
+        f"privacy mechanism: {', '.join(m.name for m in MECHANISMS)}. compare accepts a "
+        "comma-separated list.",
         *("--policy", "--policies"),
         metavar="NAME[:MECHANISM]",
     )
-    rounds: int | None = option(None, "Number of rounds (default: the config's).")
+    rounds: int | None = option(None, "Number of rounds (default: from the config).")
     data_dir: str | None = option(None, "Folder of data sets prepared by tensorflow-datasets.")
     change: list[str] | None = option(
         None,
@@ -95,11 +95,11 @@ class Output:
 
     seed: Seed = 0
     name: str | None = option(
-        None, "Name of the result (default: from the config, numbered if taken)."
+        None, "Name of the result (default: the config's name, with a number if taken)."
     )
     out: pathlib.Path = option(pathlib.Path("results"), "Folder for all results.")
     force: bool = option(False, "Write into an existing result folder.", "--force")
-    resume: bool = option(False, "Continue the same command after a stop or crash.", "--resume")
+    resume: bool = option(False, "Resume the same command after a stop or crash.", "--resume")
     dry_run: bool = option(
         False, "Print the planned runs and their estimated time, and exit.", "--dry-run"
     )
@@ -109,7 +109,7 @@ class Output:
 class Request(Output):
     """Options for execution and output."""
 
-    # The keys of more seeds would fill the memory before the first run.
+    # With more seeds, the keys alone would fill the memory.
     seeds: int = option(
         3,
         "Number of independent runs per config, with the same seeds for all configs.",
@@ -125,7 +125,7 @@ class Request(Output):
     per_client: bool = option(False, "Record the accuracy and loss of each client.", "--per-client")
     max_batch: int | None = option(None, "Maximum runs per batch (default: what fits in memory).")
     store: pathlib.Path | None = option(
-        None, "Folder that keeps finished runs, for --resume.", metavar="FOLDER"
+        None, "Folder for finished runs, which --resume skips.", metavar="FOLDER"
     )
     dask: str | None = option(
         None, "Dask scheduler, or number of local processes.", metavar="SCHEDULER|local:N"
@@ -133,7 +133,7 @@ class Request(Output):
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command for typer that has one parameter per field of each dataclass."""
+    """Return a Typer command with one option per field of each dataclass parameter."""
     groups: dict[str, Any] = {}
     parameters = []
     hints = get_type_hints(command, include_extras=True)

@@ -28,14 +28,14 @@ SIGNALS = [
 def open_streams() -> None:
     """Make output streams accept any string, even if they are closed or support only ASCII."""
     for name in ("stdout", "stderr"):
-        stream = getattr(sys, name) or open(os.devnull, "w")  # noqa: SIM115, for all of the program
+        stream = getattr(sys, name) or open(os.devnull, "w")  # noqa: SIM115, never closed
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
         setattr(sys, name, stream)
 
 
 def print_error(message: str) -> None:
-    """Print an error on standard error. Brackets in ``message`` are not markup."""
+    """Print an error to standard error. Brackets in ``message`` are not parsed as markup."""
     Console(stderr=True).print(f"[red]error:[/red] {escape(message)}", highlight=False)
 
 
@@ -55,7 +55,7 @@ def stoppable() -> Iterator[None]:
         for each in watched:
             signal.signal(each, signal.SIG_DFL)
 
-    # nohup ignores SIGHUP, which must stay ignored.
+    # Signals that are already ignored, such as SIGHUP under nohup, must stay ignored.
     watched = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, note) for number in watched}
     outcome = "stopped the command before the first run"
@@ -80,7 +80,7 @@ def status_of(error: BaseException | None) -> int:
 
 
 def end_of_space(error: OSError) -> NoReturn:
-    """Exit with one line and status 1 if a device is full; reraise any other error."""
+    """Print one line and exit with status 1 if a disk is full, or reraise any other error."""
     if error.errno != errno.ENOSPC:
         raise error
     # Redirect standard output to the null device, where the interpreter's flush cannot fail.

@@ -36,7 +36,7 @@ def report(
     try:
         _check_whole(data)
         result = xr.load_dataset(data, engine="h5netcdf")
-    except Exception as error:  # h5py and xarray raise many types for a damaged file
+    except Exception as error:  # h5py and xarray raise many types of errors
         raise ConfigError(f"{data}: cannot be read as NetCDF ({error}).") from None
     result_folder.check_own(folder, [result_folder.REPORT, result_folder.RUN])
     path = folder / result_folder.REPORT
@@ -48,7 +48,7 @@ def report(
 
 
 def _check_whole(path: pathlib.Path) -> None:
-    """Raise ValueError if a variable is stored in a different file, which could be any file."""
+    """Raise ValueError if a variable is in a different file, because a link can lead anywhere."""
     with h5py.File(path) as file:
         for name in file:
             # Inspect the link first, because following it may open a pipe.
@@ -59,7 +59,7 @@ def _check_whole(path: pathlib.Path) -> None:
 
 
 def write_beside(result: xr.Dataset, folder: pathlib.Path, target: float) -> str:
-    """Write the report of a new result, and return a message with its path or an error."""
+    """Write the report of a new result, and return a message with the report's path or an error."""
     try:
         path = result_folder.claimed(folder, result_folder.REPORT)
         reports.write(result, path, target, title=folder.resolve().name)

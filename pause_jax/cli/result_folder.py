@@ -1,4 +1,4 @@
-"""Folder of a result, which is reserved before the run, filled after it, and reused to resume."""
+"""Result folder, which is reserved before the runs, written after them and reused to resume."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def reserve(root: pathlib.Path, name: str, *, explicit: bool, force: bool) -> pa
 
 
 def check_own(folder: pathlib.Path, writes: Collection[str] = FILES) -> None:
-    """Raise ConfigError if writing ``writes`` would overwrite files of other programs."""
+    """Raise ConfigError if a file in ``writes`` or a subfolder may belong to another program."""
     for path in (folder, *(folder / name for name in (*_FOLDERS, UNFINISHED))):
         if path.is_symlink() or (path.exists() and not path.is_dir()):
             raise ConfigError(
@@ -117,7 +117,7 @@ def manifest(folder: pathlib.Path) -> set[str]:
 
 
 def _is_inside(folder: pathlib.Path, name: str) -> bool:
-    """Return whether a listed name is a file path inside the folder that contains no links."""
+    """Return whether a listed name is a relative file path inside the folder, without links."""
     path = pathlib.PurePosixPath(name)
     return (
         not path.is_absolute()
@@ -140,7 +140,7 @@ def claimed(folder: pathlib.Path, name: str) -> pathlib.Path:
 
 
 def free(folder: pathlib.Path, name: str) -> pathlib.Path:
-    """Claim a new file like :func:`claimed`, adding a number to its name if the name is taken."""
+    """Claim a new file as :func:`claimed` does, and number the file if its name is taken."""
     path = pathlib.PurePosixPath(name)
     number = 1
     while os.path.lexists(folder / name):
@@ -177,7 +177,7 @@ def give_back(folder: pathlib.Path) -> None:
 def save(result: xr.Dataset, folder: pathlib.Path, about: Mapping[str, Any]) -> None:
     """Write ``data.nc``, ``configs/<config>.toml`` and ``run.json``.
 
-    Files of an earlier result in the folder are removed, and all other files are kept. ``run.json``
+    Files of an earlier result are removed from the folder. All other files are kept. ``run.json``
     contains ``about`` and the list of files. The folder is created if missing.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -191,7 +191,7 @@ def save(result: xr.Dataset, folder: pathlib.Path, about: Mapping[str, Any]) -> 
 
 
 def begin(folder: pathlib.Path, *, keep: str = RUN) -> None:
-    """Remove the files of an earlier result in a folder, and start a new list of files.
+    """Remove the files of an earlier result from a folder, and start a new list of files.
 
     The file ``keep`` remains until its replacement is complete.
     """
@@ -202,7 +202,7 @@ def begin(folder: pathlib.Path, *, keep: str = RUN) -> None:
         (folder / name).unlink(missing_ok=True)
     for name in _FOLDERS:
         for path in sorted((folder / name).glob("**/"), reverse=True):
-            with contextlib.suppress(OSError):  # a folder that is not empty stays
+            with contextlib.suppress(OSError):  # keep a folder that is not empty
                 path.rmdir()
     _write_run(folder, {"files": sorted(remaining)})
 
@@ -214,14 +214,14 @@ def finish(folder: pathlib.Path, about: Mapping[str, Any]) -> None:
 
 def save_data(result: xr.Dataset, folder: pathlib.Path) -> None:
     """Write ``data.nc`` atomically."""
-    # Built in memory, because HDF5 crashes the process when the disk is full.
+    # Build the file in memory, because HDF5 crashes the process when the disk is full.
     content = result.to_netcdf(engine="h5netcdf")
     with written(folder / DATA) as file:
         file.write(content)
 
 
 def about(folder: pathlib.Path) -> Run:
-    """Read ``run.json``; return an empty mapping if it is missing.
+    """Return the content of ``run.json``, or an empty mapping if the file is missing.
 
     Raises:
       ConfigError: if the file is damaged.

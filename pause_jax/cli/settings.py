@@ -21,7 +21,7 @@ C = TypeVar("C", bound=Config)
 
 
 def changed(config: C, changes: Iterable[str] | None, *, trust: bool = False) -> C:
-    """Return the config with the changes of ``--set``; see ``config_file`` for ``trust``."""
+    """Apply the changes of ``--set`` to a config. See ``config_file.from_dict`` for ``trust``."""
     try:
         return config_file.changed(config, changes or (), trust=trust)
     except ConfigError as error:
@@ -29,7 +29,7 @@ def changed(config: C, changes: Iterable[str] | None, *, trust: bool = False) ->
 
 
 def base_config(base: str, source: Source) -> SimConfig:
-    """Return the config of a preset or a file, changed according to the options."""
+    """Return the config of a preset or a file, with the changes that the options request."""
     policy, colon, mechanism = (source.policy or "").partition(":")
     if base in PRESETS:
         named_policy = {"policy": policy} if policy else {}
@@ -55,7 +55,7 @@ def base_config(base: str, source: Source) -> SimConfig:
 
 
 def valid_config(base: str, source: Source) -> SimConfig:
-    """Return the validated config of :func:`base_config`."""
+    """Validate the config of :func:`base_config`, and return it."""
     config = base_config(base, source)
     with prefixed(base):
         validate(config)
@@ -63,7 +63,7 @@ def valid_config(base: str, source: Source) -> SimConfig:
 
 
 def grid(config: SimConfig, vary: list[str], *, trust: bool = False) -> dict[str, SimConfig]:
-    """Return a config for every combination of the values in ``PATH=A,B,...``, by label."""
+    """Return a config for each combination of the values in ``PATH=A,B,...``, keyed by label."""
     axes: list[list[tuple[str, str, Any]]] = []
     for entry in vary:
         path, equals, values = entry.partition("=")
@@ -93,7 +93,7 @@ def grid(config: SimConfig, vary: list[str], *, trust: bool = False) -> dict[str
 
 
 def _separate(values: str) -> list[str]:
-    """Split a comma-separated list, except at commas in brackets."""
+    """Split a list at its commas, except at commas in brackets."""
     parts, depth = [""], 0
     for letter in values:
         depth += {"[": 1, "]": -1}.get(letter, 0)

@@ -1,4 +1,4 @@
-"""Command ``pause-jax tune``, which searches for the best values of a config."""
+"""Command ``pause-jax tune``, which searches for the best values of config fields."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Search(Output):
 
     budget: int = option(64, "Number of configs to try.", min=1)
     seeds: int = option(3, "Number of independent runs per config.", min=1)
-    width: int = option(8, "Number of configs that run together.", min=1)
-    sampler: str | None = option(None, f"Optuna's sampler: {', '.join(tuning.SAMPLERS)}.")
+    width: int = option(8, "Number of configs per generation.", min=1)
+    sampler: str | None = option(None, f"Optuna sampler: {', '.join(tuning.SAMPLERS)}.")
     storage: str | None = option(
         None, "File or URL of Optuna's storage (default: in the result folder)."
     )
@@ -46,22 +46,22 @@ def tune(
         list[str],
         typer.Option(
             metavar="PATH=LOW..HIGH",
-            help="Field and its range (PATH=log:LOW..HIGH: logarithmic) or values (PATH=A,B). "
+            help="Field and its range (PATH=log:LOW..HIGH for a log scale) or values (PATH=A,B). "
             "Repeat --vary for several fields.",
         ),
     ],
     *,
     objective: Annotated[
         str,
-        typer.Option(help="'seconds to N %', accuracy, loss, regret or seconds."),
+        typer.Option(help="Objective: 'seconds to N %', accuracy, loss, regret or seconds."),
     ] = "seconds to 80 %",
     search: Search,
     source: Source,
 ) -> None:
-    """Search for the values of a config that optimize an objective.
+    """Search for the field values that optimize an objective.
 
-    Each value of a static number, such as num_selected, compiles a program. All values of other
-    numbers share a program. The best trials and the initial config run again with fresh seeds.
+    Values of a traced number, such as reward.gamma, share one compilation. Other fields may need
+    one compilation per value. The best trials and the initial config run again with fresh seeds.
     Processes with the same --storage share the search. The command writes best.toml and trials.csv.
     """
     config = valid_config(base, source)
@@ -118,10 +118,10 @@ def _print(found: Tuned, objective: Objective) -> None:
     ]
     headings = [number(path.rpartition(".")[2].replace("_", "\n")) for path in finalists]
     caption = (
-        "*: best mean with fresh seeds, written to best.toml. scored: number of seeds with a "
-        f"value, of {found.finalists.seeds[0]}; configs with fewer rank below. change: difference "
-        "from the initial config with the same seeds. searched: mean in the search, which "
-        f"overestimates the best of {len(found.trials)} configs."
+        "*: best mean with fresh seeds, written to best.toml. scored: how many of the "
+        f"{found.finalists.seeds[0]} seeds have a score. Configs with fewer scores rank lower. "
+        "change: difference from the initial config with the same seeds. searched: mean in the "
+        f"search, which overestimates the best of {len(found.trials)} configs."
     )
     Console().print(
         make_table([label("config"), *headings], rows, title=objective.text, caption=caption)

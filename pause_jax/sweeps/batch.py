@@ -1,4 +1,4 @@
-"""Batched execution of runs that share a static structure, spread over cores and devices."""
+"""Batched execution of runs with the same static structure on several cores and devices."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def run_chunks(
         number = len(chunking.runs(chunk.first))
         rows = rows_of(jax.tree.map(lambda x: x[:number], result))
         if store is not None:
-            store.save(chunk, rows)  # saved before the yield, which a stop may prevent
+            store.save(chunk, rows)  # saved now, because a stop may prevent the yield
         return chunk, rows
 
     with ThreadPoolExecutor(min(chunking.threads, len(chunks))) as threads:
@@ -74,10 +74,10 @@ def spec_of(plan: SweepPlan, group: int) -> ProgramSpec:
 
 
 def _runs_of(plan: SweepPlan, group: int) -> Callable[[int], tuple[Runs, SimConfig]]:
-    """Return a function that maps the first run number of a chunk to (runs, configs)."""
+    """Return a function that maps a chunk's first run number to (runs, configs)."""
     members = plan.groups[group]
     chunking = plan.chunkings[group]
-    # Stack on the host. On a device, each new number of configs would compile again.
+    # Stack on the host. On a device, each new number of configs would cause a compilation.
     configs = jax.tree.map(lambda *x: np.stack(x), *(each.config for each in members))
     key_data = np.asarray(jax.random.key_data(plan.keys))
     parts = np.array_split(np.arange(1, configs.num_rounds + 1), chunking.segments)
@@ -97,7 +97,7 @@ def _runs_of(plan: SweepPlan, group: int) -> Callable[[int], tuple[Runs, SimConf
     segments = [put(spec.segment(configs, int(part[0]), len(part)), SAME) for part in parts]
 
     def runs_of(first: int) -> tuple[Runs, SimConfig]:
-        # Pad the last chunk with copies of its final run, because a new shape would compile again.
+        # Pad the last chunk with copies of its final run, to reuse the program of other chunks.
         run = np.minimum(np.arange(first, first + chunking.batch), chunking.num_runs - 1)
         run_configs = jax.tree.map(lambda x: x[run // len(plan.keys)], configs)
         key = put(key_data[run % len(plan.keys)], RUN)
@@ -156,7 +156,7 @@ class _ThreadWatch(Watch):
 def _results(
     end: Result, record: Record, configs: SimConfig, batched: bool, quantities: Quantities
 ) -> Result:
-    """Return the results of N runs, leaves [N, ...], without configs and models."""
+    """Return the results of N runs as arrays [N, ...], without configs and models."""
     end = jax.tree.map(np.asarray, end.replace(config=None, variables=None))
     if not batched:
         end, record = jax.tree.map(lambda x: x[None], (end, record))

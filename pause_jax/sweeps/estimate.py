@@ -16,7 +16,7 @@ from pause_jax.sweeps.plan import SEGMENTS, SweepPlan, run_bytes, shapes_of
 def estimate(plan: SweepPlan, *, times: int = 1, values: int = 1) -> str:
     """Describe the programs, memory and time that a sweep needs.
 
-    Times are measured for the first group. Other groups scale with rounds and cohort size.
+    The time is measured for the first group and extrapolated to the other groups.
 
     Args:
       plan: plan of a sweep, or of one generation of a search.
@@ -49,7 +49,7 @@ def estimate(plan: SweepPlan, *, times: int = 1, values: int = 1) -> str:
         f"{' or '.join(map(str, lengths))}, chunks: {times * len(plan.chunks)}\n"
         f"programs to compile: {number}, about {compiling:.2g} s each\n"
         f"memory in use, without data: about {memory / 2**30:.2g} GiB\n"
-        f"time: about {number * compiling + running:.2g} s, measured here over {rounds} rounds of "
+        f"time: about {number * compiling + running:.2g} s, extrapolated from {rounds} rounds of "
         f"{first.label!r}"
     )
 

@@ -35,8 +35,8 @@ class SweepInterrupted(RuntimeError):  # noqa: N818, as KeyboardInterrupt
     """Error raised when a sweep stops early.
 
     Attributes:
-      finished: dataset of the configs whose runs have all finished or, if there is no such config,
-        of all finished runs. None if no run has finished.
+      finished: dataset of all completely finished configs or, without such a config, of all
+        finished runs. None if no run has finished.
     """
 
     def __init__(self, message: str, finished: xr.Dataset | None):
@@ -61,8 +61,8 @@ def sweep(
     """Run every config with every key.
 
     Configs share one compilation if they differ only in traced numbers or, without custom parts,
-    in the number of rounds. Built-in policies also share it, unless they choose different numbers
-    of clients, release different readings, or are ``alone``. Runs use all devices and CPU cores.
+    in the number of rounds. Different built-in policies also share one, unless they differ in
+    cohort size or ``releases``, or set ``alone``. Runs use all devices and CPU cores.
 
     Each row of the result equals ``simulate(config, key)`` up to rounding. If two cohorts are
     equally good up to rounding, ``sweep`` and ``simulate`` may choose differently and then diverge.
@@ -72,16 +72,16 @@ def sweep(
       keys: distinct typed keys [S], for example ``jax.random.split(jax.random.key(0), S)``.
       data: data set that replaces the data set of every config.
       record: quantities to record, as in :func:`simulate`.
-      memory_limit: maximum memory of concurrent runs on each device (estimated), in GiB.
+      memory_limit: maximum estimated memory of the concurrent runs on each device, in GiB.
       max_batch: maximum number of concurrent runs (default: what fits in ``memory_limit``). It is
-        rounded up to a multiple of the number of devices or, on a CPU with fewer cores, of cores.
+        rounded up to a multiple of the number of devices or, on one CPU device, of threads.
       devices: devices to run on (default: all devices).
-      client_batch: maximum number of clients trained side by side, as in :func:`simulate`.
+      client_batch: maximum number of clients trained in parallel, as in :func:`simulate`.
       store: folder for finished runs and, without an executor, for checkpoints of unfinished runs
-        (at most one per minute). A call with the same arguments resumes from it, even after the
-        process was killed, and returns the same bits as an uninterrupted sweep.
-      executor: executor whose workers run the chunks, such as Dask (``client.get_executor()``),
-        submitit or a ``concurrent.futures.Executor``. All workers compute the same bits.
+        (at most one per minute). A call with the same arguments resumes from this folder, even if
+        the process was killed, and returns the same bits as an uninterrupted sweep.
+      executor: executor whose workers run the chunks, for example Dask's ``client.get_executor()``,
+        a submitit executor or a process pool. All workers compute the same bits.
       progress: whether to show a progress bar if standard error is a terminal.
 
     Returns:
@@ -94,13 +94,13 @@ def sweep(
     Raises:
       ConfigError: if an argument is invalid, or the store contains a sweep with different configs,
         data, keys, code, versions or devices. Raised before any run starts.
-      SweepInterrupted: if the sweep is interrupted or fails; ``finished`` has the finished runs.
+      SweepInterrupted: if the sweep is interrupted or fails. The error contains the finished runs.
 
     Warns:
       BrokenContract: if custom parts broke their contract and ``record`` includes
         ``first_broken_round`` and ``broken_rules``. Issued once, after all runs, for all configs.
       NotFinite: if models became non-finite and ``record`` includes ``first_nonfinite_round``.
-        Issued like ``BrokenContract``.
+        Also issued once, after all runs.
     """
     plan, workers = planned(
         configs,
@@ -152,7 +152,7 @@ def planned(
 def execute(
     plan: SweepPlan, store: Store | None, workers: Workers | None, *, progress: bool = True
 ) -> xr.Dataset:
-    """Run the missing chunks of a sweep, on workers or in this process, and label all results.
+    """Run a sweep's unfinished chunks on workers or in this process, and label all results.
 
     Raises:
       ConfigError: if another process is running the sweep in the same store.
@@ -220,7 +220,7 @@ def _run_by_workers(
 
 
 def _progress_bar(show: bool) -> Progress:
-    """Return a progress bar on standard error, disabled without ``show`` or without a terminal."""
+    """Return a progress bar, which is shown only if ``show`` is True and stderr is a terminal."""
     console = Console(stderr=True)
     return Progress(
         *Progress.get_default_columns(),

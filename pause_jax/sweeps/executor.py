@@ -1,8 +1,8 @@
 """Execution of sweep chunks by an executor, such as Dask, submitit or a process pool.
 
 A task consists of the pickled arguments of the sweep and the chunk to run. Each worker prepares
-the sweep once. It rejects tasks if the worker's code, versions or processor differ from the first
-worker's. Results are therefore bit-identical, whichever worker runs a chunk.
+the sweep once. A worker rejects tasks if its code, versions or processor differ from those of the
+first worker. A chunk therefore has bit-identical results on every worker.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pause_jax.sweeps.labels import Rows
 from pause_jax.sweeps.plan import Chunk, Chunking, SweepPlan, plan_sweep
 from pause_jax.sweeps.store import NAMED
 
-# Maximum number of times that a task is submitted if its workers die. Dask retries in addition.
+# Maximum number of attempts to run a task if its workers die. Dask also retries on its own.
 ATTEMPTS = 3
 
 
@@ -38,7 +38,7 @@ class Executor(Protocol):
 
 
 class Workers:
-    """Workers of an executor that run one sweep."""
+    """Workers of an executor, which run the chunks of one sweep."""
 
     def __init__(self, executor: Executor, configs: Any, keys: Array, arguments: Mapping[str, Any]):
         self._executor = executor
@@ -129,7 +129,7 @@ def packed(configs: Any, keys: Array, arguments: Mapping[str, Any]) -> bytes:
     keys_as_data = jax.device_get(jax.random.key_data(keys)), str(jax.random.key_impl(keys))
     try:
         content = pickler.dumps((configs, keys_as_data, dict(arguments)))
-    except Exception as error:  # pickling a custom object may raise anything
+    except Exception as error:  # pickling may raise any exception
         advice = "" if pickler is not pickle else " Install cloudpickle: pip install cloudpickle."
         raise ConfigError(
             f"executor: the sweep cannot be sent to workers ({type(error).__name__}: {error})."
@@ -142,7 +142,7 @@ _PREPARING = threading.Lock()
 
 
 def _plan(arguments: bytes) -> SweepPlan:
-    """Prepare the sweep once per process."""
+    """Return the plan of a sweep, which is prepared once per process."""
     with _PREPARING:  # a worker may run tasks in several threads
         return _prepared(arguments)
 
@@ -156,9 +156,9 @@ def _prepared(arguments: bytes) -> SweepPlan:
 def _results(
     executor: Executor, function: Callable[..., Any], tasks: Mapping[Any, tuple[Any, ...]]
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield (name, result) for each task when it finishes, after ``ATTEMPTS`` attempts at most.
+    """Yield (name, result) of each task when it finishes.
 
-    If a worker dies, its tasks run again after the others.
+    If a worker dies, its tasks run again after the others, up to ``ATTEMPTS`` times in total.
     """
     for attempt in range(1, ATTEMPTS + 1):
         names = {executor.submit(function, *task): name for name, task in tasks.items()}
@@ -173,7 +173,7 @@ def _results(
                         raise RuntimeError(f"a worker failed: {error!r}") from error
                     failed.append(name)
                     continue
-                # Dask reruns a finished task if its worker dies while a future still refers to it.
+                # Dask reruns the finished tasks of a dead worker while futures still refer to them.
                 del future
                 yield name, result
         finally:

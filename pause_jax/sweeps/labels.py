@@ -51,8 +51,8 @@ def labelled(plan: SweepPlan, chunks: Mapping[Chunk, Rows]) -> tuple[xr.Dataset 
     """Label the finished chunks of a sweep.
 
     Returns:
-      (dataset, progress in words). The dataset contains the configs whose runs have all finished
-      or, if there is no such config, all finished runs. It is None if no run has finished.
+      (dataset, progress in words). The dataset contains all completely finished configs or, without
+      such a config, all finished runs. It is None if no run has finished.
     """
     finished = _by_config(plan, chunks)
     num_seeds = len(plan.keys)
@@ -78,7 +78,7 @@ def labelled(plan: SweepPlan, chunks: Mapping[Chunk, Rows]) -> tuple[xr.Dataset 
 
 
 def _by_config(plan: SweepPlan, chunks: Mapping[Chunk, Rows]) -> dict[str, FinishedConfig]:
-    """Split the rows of finished chunks by config label. Rows are sorted by config, then seed."""
+    """Return the finished runs of each config, sorted by seed and keyed by config label."""
     finished = {}
     num_seeds = len(plan.keys)
     for number, (group, chunking) in enumerate(zip(plan.groups, plan.chunkings, strict=True)):
@@ -105,7 +105,7 @@ def _dataset(
     finished: Mapping[str, FinishedConfig],
     quantities: Quantities,
 ) -> xr.Dataset:
-    """Concatenate the configs' datasets along ``config``, and fill gaps if their sizes differ."""
+    """Concatenate the configs' datasets along ``config``, and pad datasets of smaller size."""
     import xarray as xr  # takes a second to import, because of pandas
 
     data = xr.concat(
@@ -153,7 +153,7 @@ def _config_dataset(
 
 
 def _client_ids(configs: Sequence[PreparedConfig], number: int) -> dict[str, Any]:
-    """Return the coordinate ``client_id``, per config if ids differ, or {} without ids."""
+    """Return the coordinate ``client_id`` (per config if the ids differ), or {} without ids."""
     ids = [client_ids(each.config, each.data) for each in configs]
     if not any(ids):
         return {}
@@ -165,7 +165,7 @@ def _client_ids(configs: Sequence[PreparedConfig], number: int) -> dict[str, Any
 
 
 def _differing(flat: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the values [config] of each field in which the configs differ, by dotted path."""
+    """Return the values [config] of each field in which the configs differ, keyed by path."""
     paths = dict.fromkeys(path for values in flat for path in values)
     columns = {path: _column([values.get(path) for values in flat]) for path in paths}
     return {path: column for path, column in columns.items() if len(set(map(str, column))) > 1}
@@ -174,7 +174,7 @@ def _differing(flat: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 def _column(values: list[Any]) -> list[Any]:
     """Convert the values of a field to floats if all are numbers, otherwise to strings.
 
-    None, for a config without a value, becomes NaN or an empty string.
+    A missing value (None) becomes NaN or an empty string.
     """
     if all(isinstance(value, int | float) or value is None for value in values):
         return [np.nan if value is None else shortest(value) for value in values]

@@ -43,14 +43,14 @@ from pause_jax.run.rounds.state import State
 from pause_jax.run.setup import learner_of
 from pause_jax.sweeps import provenance
 
-# Maximum number of configs in a grid, and of trials in a search.
+# Maximum number of configs in a grid or of trials in a search.
 MOST = 10_000
-# Maximum segments of a run. Progress, interrupts and checkpoints are handled after each segment.
+# Maximum segments per run. Progress, interrupts and checkpoints are handled after each segment.
 SEGMENTS = 20
 # Maximum memory of the clients that train concurrently in a thread, in bytes. Runs that need more
-# exceed a core's cache, and are slower side by side than one after another.
+# memory exceed a core's cache, and are faster one after another than side by side.
 KEPT_IN_THREAD = 8 * 2**20
-# Allowed numbers of runs side by side. IN_THREAD has (number in a CPU thread, minimum total runs).
+# Allowed batch sizes on a device. IN_THREAD lists (batch size of a thread, minimum total runs).
 WIDTHS = (1, 2, 4, *(2**n // 4 * part for n in range(3, 31) for part in (4, 6)))
 IN_THREAD = ((64, 512), (16, 128), (4, 32), (1, 0))
 # Estimated number of copies of the state and the record in memory. A loop step has an old, a new
@@ -79,7 +79,7 @@ class Chunk(NamedTuple):
 class Chunking(NamedTuple):
     """Partition of a group's runs into chunks of ``batch`` runs, spread evenly over the devices.
 
-    The rounds of a chunk run in ``segments`` segments. Up to ``threads`` chunks run concurrently.
+    The rounds are split into ``segments`` segments. Up to ``threads`` chunks run concurrently.
     """
 
     num_runs: int
@@ -98,7 +98,7 @@ class Chunking(NamedTuple):
 
 
 class SweepPlan(NamedTuple):
-    """Validated sweep.
+    """Plan of a validated sweep.
 
     Attributes:
       groups: lists of configs that share a static structure and a data set.
@@ -138,8 +138,8 @@ def plan_sweep(
 ) -> SweepPlan:
     """Validate a sweep and split it into chunks.
 
-    The arguments are documented in :func:`pause_jax.sweep`. If ``per_client`` and ``record`` is
-    None, also record all metrics at each client.
+    The arguments are documented in :func:`pause_jax.sweep`. If ``per_client`` is True and
+    ``record`` is None, also record all metrics for each client.
 
     Raises:
       ConfigError: if a config or any other argument is invalid.
@@ -237,7 +237,7 @@ def _named(
 
 def _groups(named: Mapping[str, SimConfig], data: Dataset | None) -> list[list[PreparedConfig]]:
     """Prepare the configs and group them by static structure and data set."""
-    # Configs share a group only if they use the same object.
+    # Load each data set once, because configs share a group only if they use the same object.
     loaded: dict[Any, Any] = {}
     groups: dict[Any, list[PreparedConfig]] = {}
     for label, config in named.items():
@@ -288,7 +288,7 @@ def shapes_of(data: Any) -> tuple[Any, ...]:
 
 
 def _sharing_policies(groups: list[list[PreparedConfig]]) -> list[list[PreparedConfig]]:
-    """Unify groups that differ only in policy and length, to let them share one program."""
+    """Let groups that differ only in their policies and run lengths share one program."""
     families: dict[Any, list[int]] = {}
     for number, group in enumerate(groups):
         family = _family(group[0].config, group[0].data)
@@ -309,7 +309,7 @@ def _sharing_policies(groups: list[list[PreparedConfig]]) -> list[list[PreparedC
 
 
 def _family(config: SimConfig, data: Any) -> Any:
-    """Return a key that is equal for configs that can share a program, or None if none can."""
+    """Return a key shared by all configs that can share a program; None if this one cannot."""
     policy = config.policy
     if type(policy) not in POLICIES or policy.alone:
         return None
@@ -330,7 +330,7 @@ def one_of(config: SimConfig, choices: tuple[PolicyConfig, ...]) -> SimConfig:
 def threads_of(mesh: Mesh) -> int:
     """Return the number of concurrent chunks (one per core on a single CPU device, otherwise 1).
 
-    XLA uses several cores only for large operations, whereas chunks can use all cores.
+    XLA uses several cores only for large operations, whereas concurrent chunks use all cores.
     """
     if mesh.size > 1 or mesh.devices.flat[0].platform != "cpu":
         return 1
@@ -351,7 +351,7 @@ def chunking_of(
     memory_limit: float,
     max_batch: int | None,
 ) -> Chunking:
-    """Split runs of equal size into chunks that need ``memory_limit`` GiB on each device."""
+    """Split equal-sized runs into chunks that respect ``max_batch`` or else ``memory_limit``."""
     threads = min(threads, num_runs)
     if max_batch is None:
         state = state_shapes(config, data)
@@ -374,10 +374,10 @@ def chunking_of(
 def _few_widths(num_runs: int, max_width: int, threads: int) -> int:
     """Return how many of a device's ``num_runs`` runs to execute side by side in each thread.
 
-    The result is one of a few widths, to let sweeps of similar size share a compiled program.
+    The result is one of a few widths, so sweeps of similar size can share a compiled program.
     """
     if threads > 1:
-        # Only small runs are faster side by side. Sweeps of small runs usually have many of them.
+        # Only small runs are faster side by side, and sweeps of small runs usually have many runs.
         wanted = next(width for width, runs in IN_THREAD if num_runs >= runs)
     else:
         wanted = next(width for width in WIDTHS if width >= num_runs)

@@ -24,7 +24,7 @@ from pause_jax.run.driver import traced_run
 from pause_jax.run.record.result import Quantities
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
-# Packages whose version may change a result's bits.
+# Packages whose versions may change a result's bits.
 _PACKAGES = ("pause_jax", "jax", "jaxlib", "flax", "optax", "numpy")
 # JAX settings that may change a result's bits.
 _SETTINGS = {
@@ -36,7 +36,7 @@ _SETTINGS = {
 
 
 def describe_config(config: SimConfig) -> dict[str, Any]:
-    """Return a config's field values and the names of its nested configs, by dotted path."""
+    """Return a config's field values and the names of its nested configs, keyed by path."""
     described = {}
     for path, part in nested(config):
         if path and part.name:
@@ -99,7 +99,7 @@ def settings() -> dict[str, Any]:
 
 
 def custom_parts(config: SimConfig, quantities: Quantities) -> dict[str, Any]:
-    """Return the custom classes, quantities and objects in config fields of a run, by name."""
+    """Return a run's custom classes, quantities and objects in config fields, keyed by name."""
     parts: dict[str, Any] = {}
     for path, part in nested(config):
         if not is_ours(type(part)):
@@ -129,7 +129,7 @@ def program_digest(config: SimConfig, data: Any, keys: Array, quantities: Quanti
     does not contain the code of Python callbacks. If the program has a callback, the digest also
     covers the source files of the custom parts.
     """
-    # A new partial forces a new trace, because a constant may have changed.
+    # A constant may have changed since the last trace. A new partial forces a new trace.
     run = functools.partial(traced_run, quantities=quantities)
     lowered = jax.jit(run).lower(config, data, keys[0])
     program, result = lowered.as_text(), lowered.out_info
@@ -140,7 +140,7 @@ def program_digest(config: SimConfig, data: Any, keys: Array, quantities: Quanti
 
 
 def _source(part: Any) -> str:
-    """Return the source of the module that defines a part; empty if there is no source file."""
+    """Return the source of the module that defines a part, or "" if it has no source file."""
     try:
         return inspect.getsource(sys.modules[part.__module__])
     except (AttributeError, KeyError, OSError, TypeError):
@@ -154,7 +154,7 @@ def fingerprint(made_by: Mapping[str, Any]) -> str:
 
 
 def different(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Describe each difference between the provenances of two sweeps; empty if they agree."""
+    """Return a description of each difference between the provenances of two sweeps."""
     words = []
     for name in {**before, **after}:
         was, now = before.get(name), after.get(name)

@@ -52,7 +52,7 @@ class Store:
 
     Attributes:
       plan: plan of the sweep, split into the same chunks as when the store was created.
-      failed: message of the write error after which nothing more is written; otherwise empty.
+      failed: message of the first write error, which disables further writes; empty without one.
     """
 
     def __init__(self, folder: pathlib.Path, plan: SweepPlan):
@@ -113,7 +113,7 @@ class Store:
         return self.folder / f"checkpoint-{chunk.group:03}-{chunk.first:07}.npz"
 
     def finished(self) -> dict[Chunk, Rows]:
-        """Return the rows of all finished chunks, without damaged chunks."""
+        """Return the rows of all finished chunks, except damaged chunks."""
         chunks = self.plan.chunks
         read = {chunk: self.rows(chunk) for chunk in chunks}
         finished = {chunk: rows for chunk, rows in read.items() if rows is not None}
@@ -144,7 +144,7 @@ class Store:
     def save(self, chunk: Chunk, rows: Rows) -> None:
         """Write a finished chunk, and delete its checkpoint.
 
-        After a write error, such as a full disk, the sweep continues, but nothing more is saved.
+        After a write error, for example on a full disk, the sweep continues without saving.
         """
         if self.failed:
             return
@@ -213,7 +213,7 @@ class Checkpoint:
             self.save(point)
 
     def save(self, point: Point) -> None:
-        """Replace the checkpoint with ``point``, unless an earlier write of the store failed."""
+        """Replace the checkpoint with ``point``, unless an earlier write to the store failed."""
         if self._store.failed:
             return
         leaves = jax.tree.leaves((point.state, point.records))

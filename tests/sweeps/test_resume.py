@@ -150,7 +150,7 @@ def test_resume_with_a_store_continues_in_the_same_folder(cache, here, tmp_path)
     printed, error, code = here(*two, "--resume")
     assert (code, "Written to results/compare-digits_small/" in printed) == (0, True)
     assert "1 of 2 chunks finished" in error
-    assert "Starting a new one" not in error
+    assert "Starting a new run" not in error
     assert xr.load_dataset(first / "data.nc").attrs["interrupted"] == "no"
     assert not (first / "unfinished").exists()
 
