@@ -20,7 +20,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def decoded(where: object, content: str | bytes, kind: type[T], advice: str) -> T:
-    """Decode JSON as an instance of ``kind``; raise ConfigError if the content does not match."""
+    """Decode JSON as an instance of ``kind``. Raise ConfigError if the content does not match."""
     try:
         # msgspec.json would reject the NaN and infinity that Python's json writes.
         return msgspec.convert(json.loads(content), kind)
@@ -41,13 +41,13 @@ def load_arrays(content: bytes) -> dict[str, NDArray[Any]]:
             arrays = dict(archive)
         if not np.array_equal(arrays.pop("digest"), digest_of(arrays)):
             raise ValueError("checksum mismatch")
-    except Exception as error:  # a damaged zip file raises many types of exceptions
+    except Exception as error:  # NumPy raises many types of exceptions for damaged files
         raise ValueError(one_line(str(error) or repr(error))) from None
     return arrays
 
 
 def digest_of(arrays: Arrays) -> NDArray[np.uint8]:
-    """Return the SHA-256 digest of the arrays' names, dtypes, shapes and bytes, uint8 [32]."""
+    """Return the SHA-256 digest, uint8 [32], of the arrays' names, dtypes, shapes and bytes."""
     content = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         content.update(f"{name} {array.dtype.str} {array.shape} ".encode())

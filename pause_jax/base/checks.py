@@ -27,8 +27,8 @@ def check_fields(config: Config) -> None:
     """Validate every field of a config tree against its rule.
 
     Raises:
-      ConfigError: if a field violates its rule, in any run of a ``vmap``. Values traced by ``jit``
-        are unknown, and :func:`marked` handles them.
+      ConfigError: if a field violates its rule (under ``vmap``, in any run). :func:`marked` handles
+        values traced by ``jit``, which are unknown here.
     """
     for path, part in nested(config):
         for name, value, rule, field in fields(part):
@@ -46,7 +46,7 @@ def check_fields(config: Config) -> None:
 
 
 def _violated_by_node(value: Any, rule: Rule, factory: Any) -> str:
-    """Return the rule that a nested config violates, in words, or an empty string."""
+    """Describe the rule that a nested config violates, or return an empty string."""
     assert rule.kind is not None
     if isinstance(value, rule.kind):
         return ""
@@ -60,7 +60,7 @@ def _violated_by_node(value: Any, rule: Rule, factory: Any) -> str:
 def marked(config: Any) -> Any:
     """Return the config with NaN in place of traced numbers that violate their rule.
 
-    Code under ``jit`` cannot raise errors that depend on a value. NaN marks the results as invalid.
+    Code under ``jit`` cannot raise errors that depend on traced values. NaN marks invalid results.
     """
     changes = {}
     for path, part in nested(config):
@@ -84,13 +84,13 @@ def _violated_by_number(value: Any, rule: Rule) -> str:
     except ValueError:  # ragged nested tuples
         array = np.asarray(None)
     if array.ndim and np.issubdtype(array.dtype, np.number):
-        return "a single number. For several, use sweep(configs, keys) or vmap over stack(configs)"
+        return "a single number. To vary it, use sweep(configs, keys) or vmap over stack(configs)"
     real = not array.ndim and np.issubdtype(array.dtype, np.number) and np.isrealobj(array)
     return "" if real and rule.admitted(float32(array)) else f"a float32 number, {bounds}"
 
 
 def behind(value: Any) -> Any:
-    """Return the batched array behind ``vmap`` tracers; return any other value unchanged."""
+    """Return the batched array behind ``vmap`` tracers. Return any other value unchanged."""
     inner = value
     while isinstance(inner, jax.core.Tracer):
         inner = getattr(inner, "val", None)
@@ -131,7 +131,7 @@ def _violated_by_static(value: Any, rule: Rule, default: Any) -> str:
     if rule.kind in (int, float):
         words = "whole number" if rule.kind is int else "number"
         words = f"tuple of {words}s" if several else words
-        # NumPy converts larger integers to objects, for which isfinite raises TypeError.
+        # NumPy stores larger integers as objects, for which isfinite raises TypeError.
         known = [entry if abs(entry) < 2**63 else math.inf for entry in entries if right_kind]
         if not right_kind or not all(rule.admitted(entry) for entry in known):
             return f"a {words}, {rule.describe()}"

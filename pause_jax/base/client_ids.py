@@ -14,8 +14,8 @@ from pause_jax.base.struct import ConfigError
 RULE = "a client id must be a whole number >= 0 or a name"
 _DIGITS = re.compile(r"([0-9]+)")
 _WHOLE = re.compile(r"([0-9]+)(\.0*)?")
-# Invalid ids: missing values (as printed by pandas and NumPy), negative and fractional numbers, and
-# strings that are empty or have characters that NumPy or a file would lose.
+# Invalid ids: missing values (as printed by pandas and NumPy), negative and fractional numbers,
+# empty strings, and strings with characters that NumPy or a file cannot store.
 _NO_ID = re.compile(
     r"nan|NaN|None|<NA>|NaT|-[0-9.]+|[0-9]*\.[0-9]+|.*[\x00-\x1f\ud800-\udfff].*|", re.DOTALL
 )
@@ -55,7 +55,7 @@ def numbered(name: str, given: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[n
       (ids of clients 0, 1, ..., client number of each entry as int32 [N]).
 
     Raises:
-      ConfigError: if an id is invalid. The message contains its position in the array ``name``.
+      ConfigError: if an id is invalid. The message contains ``name`` and the id's position.
     """
     entries = given.tolist()
     known: dict[Any, str] = {}
@@ -89,7 +89,7 @@ def gap(ids: Sequence[str]) -> str:
 def check_enough(
     where: str, what: str, known: int, ids: Sequence[str], num_clients: int, fix: str
 ) -> None:
-    """Raise ConfigError if ``known``, a file's number of clients, is below ``num_clients``."""
+    """Raise ConfigError if ``known``, the number of clients with data, is below ``num_clients``."""
     if known >= num_clients:
         return
     rule = f"has {what}s for {known} clients, but num_clients = {num_clients}. {fix}"

@@ -17,12 +17,12 @@ from rich.console import Console
 from pause_jax.base.struct import ConfigError
 
 COMPILING = "Compiling ... (programs are cached for later runs)"
-# Delay of the message above, in seconds. Shorter waits need no explanation.
+# Delay before the message above, in seconds. Shorter waits need no explanation.
 PATIENCE = 0.5
-# XLA options for CPU programs. The first ``simulate(digits_small)`` takes 18 CPU seconds with JAX's
-# defaults, and 12 with the options for small runs. LLVM's level 2 compiles a fifth faster, and the
-# programs are as fast. XLA's older emitters, which JAX 0.12 removed, halve the compile time, but
-# their programs are a third slower on large arrays.
+# XLA options for CPU programs. The first simulation of ``digits_small`` takes 18 CPU seconds with
+# JAX's defaults, and 12 with the options for small runs. At LLVM's level 2, compilation is a fifth
+# faster and programs run at the same speed. XLA's older emitters (removed in JAX 0.12) halve the
+# compile time, but the resulting programs are a third slower on large arrays.
 _LEVEL, _EMITTERS = "xla_backend_optimization_level", "xla_cpu_use_fusion_emitters"
 CPU_OPTIONS: dict[str, dict[str, Any]] = {"small": {_LEVEL: 2}, "large": {_LEVEL: 2}}
 if jax.__version_info__ < (0, 12):
@@ -32,7 +32,7 @@ if jax.__version_info__ < (0, 12):
 def compiler_options(runs: str) -> dict[str, Any] | None:
     """Return the XLA options for top-level programs of ``small`` or ``large`` runs.
 
-    The result is None on accelerators, and if ``XLA_FLAGS`` sets the optimization level.
+    The result is None on accelerators, or if ``XLA_FLAGS`` sets the optimization level.
     """
     if _LEVEL in os.environ.get("XLA_FLAGS", "") or jax.default_backend() != "cpu":
         return None
@@ -54,13 +54,13 @@ def cache_folder() -> pathlib.Path:
 
 @functools.cache
 def use_cache() -> None:
-    """Enable JAX's persistent cache, unless one is set or its folder cannot be created.
+    """Enable JAX's persistent cache, unless it is already enabled or its folder cannot be created.
 
-    JAX cannot cache programs with Python callbacks (``clustered_similarity``).
+    JAX cannot cache programs with Python callbacks, such as those of ``clustered_similarity``.
     """
     if jax.config.values["jax_compilation_cache_dir"] is not None:
         return
-    with contextlib.suppress(OSError, ConfigError):  # no HOME, or a read-only one
+    with contextlib.suppress(OSError, ConfigError):  # HOME is unset or read-only
         folder = cache_folder() / "compiled"
         folder.mkdir(parents=True, exist_ok=True)
         jax.config.update("jax_compilation_cache_dir", str(folder))
@@ -74,7 +74,7 @@ _print_compiling = functools.cache(lambda: print(COMPILING, file=sys.stderr))
 
 @contextlib.contextmanager
 def telling() -> Iterator[None]:
-    """Print that JAX is compiling, once per process, on a terminal or in a notebook."""
+    """Print once per process that JAX is compiling, if the block is slow and stderr interactive."""
     console = Console(stderr=True)
     waiting = threading.Timer(PATIENCE, _print_compiling)
     if console.is_terminal or console.is_jupyter:

@@ -17,7 +17,7 @@ _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_b
 
 
 def machine_bytes() -> int:
-    """Return the total memory of this machine or its container, in bytes."""
+    """Return the total memory of this machine or container, in bytes."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in _LIMITS:
         with contextlib.suppress(OSError, ValueError):  # missing file, or "max" for no limit

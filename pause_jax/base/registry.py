@@ -4,7 +4,7 @@ A subclass of a kind (``PolicyConfig``, ``Mechanism``, ...) is registered under 
 whether it belongs to the library or to the user. Files refer to other objects as
 ``package.module:name``. A config file is data, so :func:`resolved` runs no code that a file
 chooses. It only looks up names in loaded modules, and rejects objects of the wrong kind.
-:func:`imported` imports modules, for files that the user trusts as code.
+:func:`imported` also imports modules, but only for files that the user trusts as code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pause_jax.base.struct import Config, ConfigError, is_ours
 
 C = TypeVar("C", bound=Config)
 _SETTINGS: dict[type[Config], dict[str, Config]] = {}
-# Namespaces of the files loaded with ``--load``, by file name, such as ``my_net.py``.
+# Namespaces of the files loaded with ``--load``, keyed by file name, such as ``my_net.py``.
 LOADED: dict[str, Mapping[str, Any]] = {}
 # The only module that a config file may import.
 _NNX = "flax.nnx"
@@ -36,9 +36,9 @@ def _named_classes(base: type[C]) -> Iterator[type[C]]:
 
 
 def choices(base: type[C]) -> dict[str, type[C]]:
-    """Return the classes with a name among ``base`` and its subclasses, keyed by name.
+    """Return the named classes among ``base`` and its subclasses, keyed by name.
 
-    If several classes share a name, as after a notebook cell runs again, the last one wins.
+    If several classes share a name, as after rerunning a notebook cell, the last one wins.
     """
     return {cls.name: cls for cls in _named_classes(base)}
 
@@ -54,10 +54,10 @@ def name_settings(base: type[C], settings: Mapping[str, C]) -> None:
 
 
 def look_up(base: type[C], name: str, where: str) -> C:
-    """Return the config that is registered as ``name``, a named setting or a class's defaults.
+    """Return the setting named ``name``, or the defaults of the class with this name.
 
-    ``base`` is the kind of config, such as ``PolicyConfig``. ``where`` is the field or option that
-    contains the name, for error messages.
+    ``base`` is the kind of config, such as ``PolicyConfig``. Error messages name ``where``, the
+    field or option that contains the name.
 
     Raises:
       ConfigError: if the name is not a string, is unknown (the message lists the known names), or
@@ -92,8 +92,8 @@ def text_of(value: Any) -> str:
 def resolved(where: str, text: str, admits: Callable[[Any], bool], kind: str) -> Any:
     """Return the object ``module:name`` from a loaded module or a file passed to ``--load``.
 
-    This imports no module except ``flax.nnx``, and calls no function of a module. ``where`` is the
-    config field, for error messages. ``admits`` returns whether an object is of ``kind``.
+    This imports no module except ``flax.nnx``, and calls no function of a module. Error messages
+    name the config field ``where``. ``admits`` returns whether an object is of ``kind``.
 
     Raises:
       ConfigError: if the module is not loaded, the name is missing, or the kind is wrong.
@@ -146,7 +146,7 @@ def imported(where: str, text: str) -> Any:
 
 
 def require(module: str, extra: str, what: str) -> Any:
-    """Import a package of an extra, which ``what`` needs, or raise ConfigError if it is missing."""
+    """Import the module that ``what`` needs. Raise ConfigError if its package is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError:

@@ -48,7 +48,7 @@ def content_of(where: str, path: str | pathlib.Path) -> bytes:
 
 @contextlib.contextmanager
 def os_errors_as(message: str) -> Iterator[None]:
-    """Raise ConfigError with ``message`` and the reason in place of an OSError in the block."""
+    """Convert an OSError in the block to a ConfigError with ``message`` and the reason."""
     try:
         yield
     except OSError as error:
@@ -107,9 +107,9 @@ def parsed(
 ) -> str:
     """Read a file, store its parsed content in ``tables``, and return its SHA-256.
 
-    A traced program cannot read files. It looks up the content in ``tables`` instead, under the
-    digest followed by ``part``, the name of the parsed part of the file. ``where`` is the path of
-    the config, such as ``latency``. Relative paths start at the working directory.
+    A traced program cannot read files. Instead, it looks up the content in ``tables``, under the
+    digest followed by ``part``, which distinguishes tables from the same file. ``where`` is the
+    config's path, such as ``latency``. Relative file paths start at the working directory.
 
     Raises:
       ConfigError: if the file cannot be read, or does not match a non-empty ``digest``.
@@ -153,7 +153,7 @@ def table(
 def refuse_lines(
     where: str, header: Sequence[str], bad: Sequence[BadLine], also: str = ""
 ) -> NoReturn:
-    """Raise ConfigError with the first ten bad lines of a file and its header."""
+    """Raise ConfigError with a file's header and its first ten bad lines."""
     named = [f"{line}, {shown(','.join(map(str, row)))}: {rule}" for line, row, rule in bad[:10]]
     more = f"; and {len(bad) - 10} more" if len(bad) > 10 else ""
     columns = shown(",".join(header))

@@ -19,13 +19,13 @@ def shown(value: Any) -> str:
     """Return the repr of a value on one line of at most 200 characters."""
     try:
         text = one_line(repr(value))
-    except ValueError:  # Python does not print more than 4,300 digits
+    except ValueError:  # Python does not print integers of more than 4,300 digits
         text = f"{type(value).__name__} of thousands of digits"
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 def shortest(value: Any) -> float:
-    """Return the shortest decimal that rounds to the same float32, such as 0.01, not 0.00999..."""
+    """Return the shortest decimal that rounds to the same float32, such as 0.01 for 0.00999..."""
     return float(str(np.float32(value)))
 
 

@@ -1,4 +1,4 @@
-"""Graceful stop of a process, which records signals and raises them where no work is lost."""
+"""Recorded signals, raised as KeyboardInterrupt at points where no work is lost."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 # Seconds between checks for signals, and between polls of futures that `wait` does not support.
 LOOK_EVERY = 0.2
-# Numbers of received signals that `check_stop` has not yet raised.
+# Numbers of received signals for which `check_stop` has not yet raised KeyboardInterrupt.
 noted: list[int] = []
 
 
 def check_stop() -> None:
     """Raise KeyboardInterrupt with the signal's name, once for each received signal.
 
-    A signal handler must not raise, because JAX discards exceptions that are raised in a callback.
+    A signal handler must not raise, because JAX discards exceptions that are raised in callbacks.
     """
     if noted:
         raise KeyboardInterrupt(signal.Signals(noted.pop()).name)
@@ -26,7 +26,7 @@ def check_stop() -> None:
 def as_completed(futures: Iterable[Any]) -> Iterator[Any]:
     """Yield futures or submitit jobs as they finish, and check for signals in between."""
     pending = set(futures)
-    # A held future keeps its result in memory, and Dask may rerun the task of a held future.
+    # A reference to a future keeps the result in memory, and may make Dask rerun the task.
     del futures
     report = all(isinstance(future, Future) for future in pending)
     while pending:

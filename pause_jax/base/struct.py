@@ -1,14 +1,14 @@
 """Configuration dataclasses: frozen, keyword-only JAX pytrees with a validation rule per field.
 
-A field is one of three kinds:
+Fields are of three kinds:
 
 * ``number(...)``: a traced float, which can be swept or vmapped without recompilation.
-* ``static(...)``: a shape, length or branch. A new value usually triggers recompilation.
+* ``static(...)``: a compile-time constant. A new value usually triggers recompilation.
 * ``node(...)``: a nested config.
 
 ``pause_jax.base.checks`` validates fields when a run starts. ``__post_init__`` cannot do this,
 because some rules need the whole config, and because ``replace`` in a trace passes tracers to the
-class. JAX rebuilds configs without calling their class.
+constructor. JAX rebuilds configs without calling the constructor.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LONGEST = 2000
 
 
 class ConfigError(ValueError):
-    """Error for an invalid config. The message, on one line, names the value, rule and fix."""
+    """Error for an invalid config. The one-line message states the value, the rule and a fix."""
 
     def __init__(self, message: str):
         line = one_line(message)
@@ -95,16 +95,16 @@ class Rule(NamedTuple):
 def number(*, default: Any, **rule: Any) -> Any:
     """Declare a traced float. ``rule`` is passed to :class:`Rule`.
 
-    If optional, None removes the leaf from the pytree.
+    In an optional field, None removes the leaf from the pytree.
     """
     return dataclasses.field(default=default, metadata={"rule": Rule(**rule)})
 
 
 def static(*, default: Any, kind: type | None = None, **rule: Any) -> Any:
-    """Declare a compile-time constant: int, float, bool, str, or a tuple of int or float.
+    """Declare a compile-time constant, such as an int, a string or a tuple of floats.
 
-    ``kind`` is the type of the value or of a tuple's entries. It is inferred from ``default`` and
-    required only if ``default`` is None (``optional``). ``rule`` is passed to :class:`Rule`.
+    ``kind`` is the type of the value or of a tuple's entries (default: inferred from ``default``).
+    It is required if ``default`` is None (``optional``). ``rule`` is passed to :class:`Rule`.
     """
     if default is None and kind is None:
         raise TypeError("static(default=None): must also set kind")
@@ -127,7 +127,7 @@ class PyTree:
 
     Subclasses are registered as custom nodes. With ``jax.tree_util.register_dataclass`` (and hence
     ``flax.struct``), JAX 0.10 and 0.12 treat the structures of two different classes with equal
-    fields as equal, and ``jit`` may then run the code of the wrong class.
+    fields as equal. ``jit`` may then run the code of the wrong class.
     """
 
     def __init_subclass__(cls) -> None:
@@ -157,7 +157,7 @@ class PyTree:
 def _attributes(custom: list[type]) -> tuple[Any, ...]:
     """Return the class attributes of custom classes, for the tree structure.
 
-    They make JAX recompile, instead of reusing an old program, after a class attribute changes.
+    JAX then recompiles if a class attribute changes, instead of reusing an old program.
     """
     return tuple(
         (name, _fixed(value))
@@ -185,7 +185,7 @@ class Sizes(NamedTuple):
     Attributes:
       num_clients: K, number of clients.
       num_selected: number of clients that the clock requests from the policy; m by default.
-      cohort_size: number of clients that the policy selects per round, K for the policy ``all``.
+      cohort_size: number of clients that the policy selects per round; K for the policy ``all``.
     """
 
     num_clients: int
@@ -213,16 +213,16 @@ class Config(PyTree):
         return super().replace(**changes)
 
     def check(self, path: str, sizes: Sizes) -> None:
-        """Validate rules that involve several fields or sizes. Raises :class:`ConfigError`."""
+        """Check the rules that involve several fields or sizes. Raises :class:`ConfigError`."""
 
     def override(self, changes: Mapping[str, Any]) -> Self:
-        """Return a copy with changes by dotted path, as in ``override({"reward.gamma": 0.0})``.
+        """Return a copy with fields changed by path, as in ``override({"reward.gamma": 0.0})``.
 
         Raises:
           ConfigError: if ``changes`` is not a mapping, or a path is unknown.
         """
         if not isinstance(changes, Mapping):
-            raise ConfigError(f"override({changes!r}): must be a dict of values by path.")
+            raise ConfigError(f"override({changes!r}): must be a dict of values keyed by path.")
         config = self
         for path, value in changes.items():
             field_at(config, path)

@@ -6,7 +6,7 @@ from importlib import metadata
 
 
 def version(package: str) -> str:
-    """Return the version of a package, or ``unknown`` for a checkout that is not installed."""
+    """Return the version of a package, or ``unknown`` if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -18,7 +18,7 @@ class StalenessWeight(Config):
     """Base class of staleness factors, which reduce the weight of updates from older models."""
 
     def factor(self, staleness: Array) -> Float[Array, ...]:
-        """Return the factor that scales an update's weight, in (0, 1]; 1 at a staleness of 0.
+        """Return the factor in (0, 1] that scales an update's weight; 1 at a staleness of 0.
 
         ``staleness`` is the number of server steps from download to averaging, as a float.
         """
@@ -38,7 +38,7 @@ class Polynomial(StalenessWeight):
     exponent: float = number(default=0.5, at_least=0)
 
     def factor(self, staleness: Array) -> Float[Array, ...]:
-        # A power may be rounded, but the factor must be exactly 1 at 0.
+        # Powers may be rounded, but the factor must be exactly 1 at a staleness of 0.
         return jnp.where(staleness > 0, (1.0 + staleness) ** -self.exponent, 1.0)
 
 
@@ -87,7 +87,7 @@ class Clock(Config):
 
 
 class Synchronous(Clock):
-    """Synchronous rounds, in which a cohort starts together after the previous round has ended."""
+    """Synchronous rounds, in which a cohort's clients start together after the previous round."""
 
     name: ClassVar[str] = "synchronous"
     summary: ClassVar[str] = "one round after another"
@@ -97,8 +97,8 @@ class Asynchronous(Clock):
     """Overlapping rounds, in which the server steps after every ``buffer``-th client answer.
 
     ``SimConfig.num_rounds`` then counts server steps. With O = 1, events occur in the same order as
-    in FedAsync if B = 1, or in FedBuff if 1 < B < C. B = C = O without a pace is equivalent to
-    :class:`Synchronous` and runs the same program.
+    in FedAsync if B = 1, or in FedBuff if 1 < B < C. With B = C = O and no pace, a run is
+    equivalent to one with :class:`Synchronous`, and uses the same program.
 
     Attributes:
       concurrency: C, maximum number of clients in flight, from start to answer (static).
@@ -109,7 +109,7 @@ class Asynchronous(Clock):
       max_staleness: maximum staleness of an averaged update, in server steps. Older updates are
         dropped. None for no limit.
       pace: b in Pisces. After at least one answer, the server also steps once L / b seconds have
-        passed since its last step. L is the longest last latency among the clients in flight
+        passed since its last step. L is the maximum of the last latencies of the clients in flight
         (infinite before a client's first answer). If latencies are constant, no update is staler
         than ceil(b). None to always wait for B answers.
     """

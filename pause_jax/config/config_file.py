@@ -1,7 +1,7 @@
 """Conversion of configs to and from TOML, the format of config files and of configs in results.
 
-Loading and running a config file calls no code that the file chooses, unless the caller sets
-``trust`` (:mod:`pause_jax.base.registry`).
+A config file cannot load or run arbitrary code, unless the caller sets ``trust``
+(:mod:`pause_jax.base.registry`).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _node_table(value: Config, field: dataclasses.Field[Any]) -> dict[str, Any]:
 def from_dict(table: dict[str, Any], *, trust: bool = False) -> SimConfig:
     """Build a config from nested dicts of plain values. Missing fields keep their defaults.
 
-    If ``trust`` is True, import the objects named in the config, see :func:`trusted`.
+    If ``trust`` is True, import the objects that the config names (see :func:`trusted`).
 
     Raises:
       ConfigError: if a field or name is unknown. The message suggests the nearest match.

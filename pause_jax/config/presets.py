@@ -2,8 +2,8 @@
 
 Each preset takes ``policy`` by name or as a config and returns a :class:`SimConfig`. Change a field
 with ``config.replace(...)`` or ``config.override({"reward.gamma": 0.0})``. Sources: PAUSE section V
-and its authors' code; BSFL Table 3, Figs. 5-6, 8-9 and 11-12 (``docs/reproduction.md``). The demo
-and the phones need no download.
+and its authors' code; BSFL Table 3, Figs. 5-6, 8-9 and 11-12 (``docs/reproduction.md``).
+``digits_small`` and ``phones`` need no download.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ AnyPolicy = str | PolicyConfig
 
 
 def digits_small(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfig:
-    """Digits, K = 30, m = 5, a demo modelled on the PAUSE authors' small MNIST runs."""
+    """Configure a Digits demo, K = 30, m = 5, modelled on the PAUSE authors' small MNIST runs."""
     return _small(policy, Digits(), Mlp(hidden=(32, 16)), 0.003, 200.0).replace(eval_every=5)
 
 
 def phones(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfig:
-    """Digits on 200 phones with measured compute, network and availability.
+    """Configure Digits on 200 phones with measured compute, network and availability.
 
     ``Network(path="phones")`` combines measured seconds per sample of a ResNet with the network
-    rates of FLASH. Transfers have the size of ResNet-18 (11.7 million float32 weights) and not of
-    the small model, so a round takes minutes, as in a real fleet. About one phone in ten is
+    rates of FLASH. Transfers have the size of ResNet-18 (11.7 million float32 weights) instead
+    of the small model, so a round takes minutes, as in a real fleet. About one phone in ten is
     available (idle, charging and on Wi-Fi) at any time. Sources: ``tools/devices.py`` and
     :class:`pause_jax.world.availability.Phones`.
     """
@@ -62,38 +62,38 @@ def phones(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfi
 
 
 def mnist_small(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfig:
-    """MNIST, 2,000 samples, i.i.d., K = 30, m = 5, eps_bar = 200 (the authors' recorded runs)."""
+    """Configure 2,000 i.i.d. MNIST samples, K = 30, m = 5, eps_bar = 200 (recorded PAUSE runs)."""
     data = Mnist(num_train=2000, data_dir=data_dir)
     return _small(policy, data, Mlp(hidden=(32, 16)), 0.003, 200.0)
 
 
 def mnist_large(policy: AnyPolicy = "sa_pause", data_dir: str | None = None) -> SimConfig:
-    """MNIST, Dirichlet(2) sizes, K = 300, m = 15, eps_bar = 20, zeta = 3 (PAUSE Figs. 6-7)."""
+    """Configure MNIST, Dirichlet(2), K = 300, m = 15, eps_bar = 20, zeta = 3 (PAUSE Figs. 6-7)."""
     small = _small("pause", Mnist(data_dir=data_dir), Mlp(hidden=(32, 16)), 0.003, 20.0)
     sizes = Dirichlet(concentration=2.0, dominant_share=0.0)
     return _large(small.override({"learning.partition": sizes}), policy)
 
 
 def cifar10_small(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfig:
-    """CIFAR-10, i.i.d., cnn3, K = 30, m = 5, eps_bar = 100 (the authors' ICASSP run)."""
+    """Configure i.i.d. CIFAR-10 with cnn3, K = 30, m = 5, eps_bar = 100 (authors' ICASSP run)."""
     return _small(policy, Cifar10(data_dir=data_dir), Cnn3(), 0.012, 100.0)
 
 
 def cifar10_small_noniid(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfig:
-    """CIFAR-10, Dirichlet(3), dominant labels, K = 30, m = 5, eps_bar = 100 (PAUSE Figs. 4-5)."""
+    """Configure ``cifar10_small`` with Dirichlet(3) sizes and dominant labels (PAUSE Figs. 4-5)."""
     return cifar10_small(policy, data_dir).override(
         {"learning.partition": Dirichlet(concentration=3.0, dominant_share=0.25)}
     )
 
 
 def cifar10_large(policy: AnyPolicy = "sa_pause", data_dir: str | None = None) -> SimConfig:
-    """CIFAR-10, non-i.i.d., K = 300, m = 15, eps_bar = 10, zeta = 3 (PAUSE Figs. 8-9)."""
+    """Configure non-i.i.d. CIFAR-10, K = 300, m = 15, eps_bar = 10, zeta = 3 (PAUSE Figs. 8-9)."""
     small = cifar10_small_noniid("pause", data_dir)
     return _large(small.override({"privacy.budget.total_epsilon": 10.0}), policy)
 
 
 def bsfl_linear(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
-    """Synthetic linear regression, i.i.d., K = 20, m = 5, alpha = 3, beta = 1.2 (BSFL Table 3)."""
+    """Configure i.i.d. linear regression, K = 20, m = 5, alpha = 3, beta = 1.2 (BSFL Table 3)."""
     return _bsfl(
         policy,
         num_clients=20,
@@ -109,14 +109,14 @@ def bsfl_linear(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimC
 
 
 def bsfl_linear_noniid(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
-    """Linear regression with Dirichlet sizes, data quality in [0.5, 1] and learning rate 0.003."""
+    """Configure ``bsfl_linear`` with Dirichlet sizes, quality in [0.5, 1], learning rate 0.003."""
     return _noniid(bsfl_linear(policy)).override({"learning.learning_rate": 3e-3})
 
 
 def bsfl_fashion(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
-    """Fashion-MNIST, i.i.d., cnn3, K = 500, m = 25, alpha = 2, beta = 1 (BSFL Fig. 8).
+    """Configure i.i.d. Fashion-MNIST with cnn3, K = 500, m = 25, alpha = 2, beta = 1 (BSFL Fig. 8).
 
-    The image presets of BSFL use the number of clients, learning rates, alpha and beta of Table 3.
+    The image presets of BSFL use the number of clients, learning rates, alpha and beta in Table 3.
     The table gives a "Training Time" of 400 or 200 without a unit, which we use as the number of
     rounds. The paper mentions a "CNN" and StepLR, but specifies no network except ResNet-18, and no
     decay steps, optimiser, batch sizes or latencies. We chose cnn3, Adam, ten latency groups, and a
@@ -126,13 +126,13 @@ def bsfl_fashion(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> Sim
 
 
 def bsfl_fashion_noniid(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
-    """Fashion-MNIST, non-i.i.d., cnn3, alpha = 3, beta = 1.2 (BSFL Fig. 11); see bsfl_fashion."""
+    """Configure non-i.i.d. Fashion-MNIST, alpha = 3, beta = 1.2 (Fig. 11; see bsfl_fashion)."""
     data = FashionMnist(data_dir=data_dir)
     return _noniid(_bsfl_images(policy, data, Cnn3(), 1e-5, num_rounds=200))
 
 
 def bsfl_cifar10(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
-    """CIFAR-10, i.i.d., ResNet-18 with batch norm, K = 500, m = 25 (BSFL Fig. 9, Tables 1 and 2).
+    """Configure i.i.d. CIFAR-10, ResNet-18 (batch norm), K = 500, m = 25 (BSFL Fig. 9, Tables 1-2).
 
     See bsfl_fashion. A round and an evaluation each take about 100 CPU seconds. Reduce
     ``learning.model.width`` for faster runs.
@@ -142,13 +142,13 @@ def bsfl_cifar10(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> Sim
 
 
 def bsfl_cifar10_noniid(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
-    """CIFAR-10, non-i.i.d., cnn3, alpha = 3, beta = 1.2 (BSFL Fig. 12); see bsfl_fashion."""
+    """Configure non-i.i.d. CIFAR-10, cnn3, alpha = 3, beta = 1.2 (Fig. 12; see bsfl_fashion)."""
     data = Cifar10(data_dir=data_dir)
     return _noniid(_bsfl_images(policy, data, Cnn3(), 5e-6, num_rounds=200))
 
 
 def bsfl_groups(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
-    """Participation of ten latency groups, bandit only, K = 500, m = 25 (BSFL Figs. 5-6)."""
+    """Configure ten latency groups without learning, K = 500, m = 25 (BSFL Figs. 5-6)."""
     return _bsfl(policy, num_rounds=10_000, learning=None)
 
 
@@ -171,7 +171,7 @@ def _small(
 def _large(small: SimConfig, policy: AnyPolicy) -> SimConfig:
     """Enlarge a config to the PAUSE authors' large network: K = 300, m = 15, 500 rounds.
 
-    PAUSE policies given by name get zeta = 3 and, if they anneal, 3,000 steps with cooling 30.
+    PAUSE policies given by name get zeta = 3 and, if they anneal, 3,000 steps and a cooling of 30.
     """
     chosen = named(policy)
     if isinstance(policy, str) and isinstance(chosen, Pause):

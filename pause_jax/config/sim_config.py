@@ -23,19 +23,19 @@ from pause_jax.world.latency import Latency, TwoGroups
 class SimConfig(Config):
     """Complete configuration of a simulation, apart from its key.
 
-    Changing a static field recompiles the program, except for ``num_rounds`` and ``eval_every`` in
+    Changing a static field triggers recompilation, except for ``num_rounds`` and ``eval_every`` in
     most runs without custom parts. All non-static numbers can be swept and vmapped.
 
     Attributes:
       num_clients: K, number of clients (static).
-      num_selected: m, number of clients chosen per round; ``all`` always chooses K (static).
+      num_selected: m, number of clients chosen per round; the policy ``all`` chooses K (static).
       num_rounds: T, maximum number of rounds, or of server steps if rounds overlap (static).
-      clock: clock that makes the server step after each round or as updates arrive.
+      clock: clock, which determines when clients start and when the server steps.
       max_seconds: simulated seconds after which no round starts; None for no limit. The last round
         may end later, as in the PAUSE authors' code. The remaining rounds are not played and spend
         no budget (``Result.played``).
-      eval_every: rounds between evaluations of the model, which is also evaluated after the last
-        round played (static).
+      eval_every: number of rounds between evaluations of the model, which is also evaluated after
+        the last round played (static).
       track_regret: whether to compute the genie's choice and the regret in every round (static).
       policy: policy that chooses the clients.
       reward: parameters of the reward, which also determine the regret.
@@ -63,7 +63,7 @@ class SimConfig(Config):
 
     num_clients: int = static(default=30, at_least=1)
     num_selected: int = static(default=5, at_least=1)
-    # Round t folds 2 t and 2 t + 1 into its keys, and both numbers must fit in int32.
+    # The keys of round t are folded with 2 t and 2 t + 1, which must fit in int32.
     num_rounds: int = static(default=200, at_least=1, at_most=2**30 - 1)
     clock: Clock = node(factory=Synchronous, of=Clock)
     max_seconds: float | None = number(default=None, above=0, optional=True)
@@ -115,8 +115,8 @@ class SimConfig(Config):
             if self.overlaps and getattr(self, name) is not None:
                 raise ConfigError(
                     f"{name} = {getattr(self, name)}: must not be set with clock = "
-                    f"{self.clock.name!r}, which has no rounds. Remove {name}; clock.buffer "
-                    "determines when the server steps."
+                    f"{self.clock.name!r}, which has no rounds. Remove {name}, because "
+                    "clock.buffer determines when the server steps."
                 )
         if self.overlaps and self.policy.needs_rounds:
             raise ConfigError(
@@ -158,7 +158,7 @@ def validate(config: SimConfig) -> None:
 
 
 def loaded(config: SimConfig) -> SimConfig:
-    """Load the files of the latency model, availability trace and budgets; return the config."""
+    """Return the config with the files of its latency model, availability and budgets loaded."""
     availability_trace = config.availability_trace and config.availability_trace.loaded()
     return config.replace(
         latency=config.latency.loaded(),

@@ -1,6 +1,6 @@
-"""Selection policy for a real server, which makes the same choices as ``simulate``.
+"""Selection policy for a real server, with the same choices as in ``simulate``.
 
-A round of the server, and the question of a policy that asks clients before it chooses::
+Example of a server round. Only policies that ask clients before they choose have a question::
 
     question = selector.question(available)   # None if the policy asks nothing
     choice = selector.ask(available, answers={client: loss, ...})
@@ -44,7 +44,7 @@ MOST_LOSS = 1e19
 # Maximum number of releases that a client may report, because counts are int32.
 MOST_RELEASES = 2**30
 
-# Client id, str or int. Not `int | str`, because a Mapping[int, float] would not match it.
+# Client id, str or int. Not `int | str`, because a Mapping[int, float] would not match that type.
 Client = Any
 
 
@@ -114,14 +114,14 @@ class Selector:
           config: policy, reward, mechanism, budget, sizes, and a latency model with
             ``min_latency`` and the quantities that the policy assumes known. Clients with a spent
             budget are always excluded, regardless of ``when_spent``.
-          key: typed PRNG key; a simulation with the same key and latencies makes the same choices.
+          key: typed PRNG key. A simulation with the same key and latencies makes the same choices.
           data: data set, as in ``simulate``; ignored if ``data_size`` is passed.
           data_size: number of samples of each client [K] (default: from the config's data, or 1
             without learning).
           quality: data quality of each client [K], > 0 and, in BSFL, at most 1 (default: 1).
             Ignored if the sizes come from the config's data.
           update_size: number of entries in an update, for a policy that reads updates or a latency
-            model that depends on the model's size (default: from the config's data, or 0).
+            model that depends on the model's size (default: from the config's model, or 0).
           ids: client ids [K] (default: the ids in the config's data and files, or 0 .. K - 1).
 
         Raises:
@@ -213,7 +213,7 @@ class Selector:
     def _asked(
         self, query: Query, present: NDArray[np.bool_]
     ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """Return the client of each slot [d], and a mask of the slots that are asked, bool [d]."""
+        """Return each slot's client, int [d], and a mask of the slots with a question, bool [d]."""
         key = keys.question_and_choice(keys.choice(self._key, self.round + 1))[0]
         next_round = jnp.int32(self.round + 1)
         clients, asked = query.ask(key, self._state, next_round, jnp.asarray(present))
@@ -226,8 +226,8 @@ class Selector:
     ) -> Choice:
         """Choose the clients of the next round, and charge each for one release.
 
-        Save the selector before contacting any client. If the server is then killed, it never
-        counts fewer releases than its clients made.
+        Save the selector before contacting any client. Even if the server is then killed, the
+        saved selector never counts fewer releases than the clients made.
 
         Args:
           available: ids of the clients that can be chosen (default: all). Clients with a spent
@@ -290,9 +290,9 @@ class Selector:
           square_loss: mean squared loss of each client (default: the square of its loss).
           update: released update of each client, [d] with d = ``num_parameters``, for a policy that
             reads updates.
-          failed: seconds that the server waited for each client that did not answer, which the
-            policy treats as the client's latency. The policy learns nothing about a chosen client
-            that is missing from both ``seconds`` and ``failed``.
+          failed: seconds that the server waited for each client that did not answer. The policy
+            treats them as latencies. It learns nothing about a chosen client that is missing from
+            both ``seconds`` and ``failed``.
           idle: chosen clients that certainly released nothing. Their charge for this round is
             refunded. All other chosen clients remain charged, including failed clients.
 
@@ -315,8 +315,8 @@ class Selector:
         readings = {name: chosen(name, values) for name, values in given.items()}
         if both := (released_nothing.keys() | waited.keys()) & took.keys():
             raise ConfigError(
-                f"failed, idle: client {self.client_ids[min(both)]} is also in seconds. Pass a "
-                "client that answered only in seconds."
+                f"failed, idle: client {self.client_ids[min(both)]} is also in seconds. If the "
+                "client answered, remove it from failed and idle."
             )
         missing = self.reads - {name for name, values in given.items() if values is not None}
         if took and missing - ({"square_loss"} if loss is not None else set()):
@@ -341,8 +341,8 @@ class Selector:
     ) -> tuple[Observation, NDArray[np.bool_]]:
         """Return the policy's observation, and a mask of slots with a known latency, bool [m].
 
-        ``slots`` maps each chosen client to its slot. The other arguments are the same as
-        in :meth:`tell`, but keyed by client number.
+        ``slots`` maps each chosen client to its slot. The other arguments are from
+        :meth:`tell`, but keyed by client number.
         """
         m = self.config.num_slots
         latency = np.ones(m, np.float32)
@@ -383,7 +383,7 @@ class Selector:
         return Observation(latency, **values, received=received, available=present), reported  # type: ignore[arg-type]
 
     def save(self, path: str | pathlib.Path) -> None:
-        """Write the state, including an open round, atomically to a file.
+        """Write the state, including an open round, to a file atomically.
 
         Raises:
           ConfigError: if the file cannot be written.
@@ -444,7 +444,7 @@ class Selector:
         return selector
 
     def _restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Restore the state from a file's arrays; raise ConfigError if they do not fit."""
+        """Restore the state from a file's arrays. Raise ConfigError if their structure differs."""
         self.round = int(arrays["round"])
         self.counts = arrays["counts"]
         self.queried = arrays["queried"]
@@ -481,7 +481,7 @@ class Selector:
         return np.asarray(self.client_ids)[clients]
 
     def _number_of(self, name: str, client: Any) -> int:
-        """Return the number of a client; raise ConfigError for an unknown id."""
+        """Return the number of a client. Raise ConfigError for an unknown id."""
         is_id = isinstance(client, Hashable) and not isinstance(client, bool | np.bool_)
         if not is_id or client not in self._number:
             those = f"{self.client_ids[0]!r} to {self.client_ids[-1]!r}"
@@ -494,7 +494,7 @@ class Selector:
         return self._number[client]
 
     def _by_number(self, name: str, values: Any, known: Collection[int], what: str) -> Any:
-        """Return ``values`` by client number; raise ConfigError for a client outside ``known``."""
+        """Return ``values`` by client number. Raise ConfigError for a client outside ``known``."""
         by_number = {}
         for client in values:
             number = self._number_of(name, client)
@@ -525,14 +525,14 @@ class Selector:
             else:
                 raise ConfigError(
                     f"answers: client {self.client_ids[client]} is missing, and the policy needs "
-                    "its features. Remove a client that does not answer from available."
+                    "its features. If the client does not answer, remove it from available."
                 )
         return Answer(loss, features, reported)  # type: ignore[arg-type]
 
     def _finite(
         self, name: str, client: int, given: ArrayLike, shape: tuple[int, ...]
     ) -> NDArray[np.float32]:
-        """Return finite values as float32 of a shape; raise ConfigError if they do not fit."""
+        """Return ``given`` as float32. Raise ConfigError unless it is finite and has ``shape``."""
         values = float32(given)
         if values.shape != shape or not np.isfinite(values).all():
             raise ConfigError(
@@ -563,14 +563,14 @@ def _from_data(
     try:
         config, loaded_data = prepare(config, data)
     except ConfigError as error:
-        raise ConfigError(f"{error} Or pass data_size, the samples of each client.") from None
+        raise ConfigError(f"{error} Or pass data_size, the sample count of each client.") from None
     learner = learner_of(config, loaded_data)
     partition = jax.jit(lambda streams: learner.init(streams).partition)(streams)
     return partition, update_size_of(jax.eval_shape(learner.init, streams)), loaded_data
 
 
 def _checked_ids(ids: Sequence[Client], num_clients: int) -> tuple[Client, ...]:
-    """Return the ids [K] (default: 0 .. K - 1); raise ConfigError if they are invalid."""
+    """Return the ids [K] (default: 0 .. K - 1). Raise ConfigError if they are invalid."""
     ids = tuple(ids) or tuple(range(num_clients))
     kinds = {type(client) for client in ids}
     named = kinds == {int} or (kinds == {str} and "".join(ids).isprintable())
@@ -583,11 +583,11 @@ def _checked_ids(ids: Sequence[Client], num_clients: int) -> tuple[Client, ...]:
 
 
 def _per_client(name: str, values: ArrayLike | None, num_clients: int) -> NDArray[np.float32]:
-    """Return ``values`` as float32 [K] (default: 1); raise ConfigError unless all are positive."""
+    """Return ``values`` as float32 [K] (default: 1). Raise ConfigError unless all are positive."""
     each = np.ones(num_clients, np.float32) if values is None else float32(values)
     if each.shape != (num_clients,) or not (np.isfinite(each) & (each > 0)).all():
         raise ConfigError(
-            f"{name} = {np.array2string(each, threshold=8)}: must be [{num_clients}] numbers > 0, "
+            f"{name} = {np.array2string(each, threshold=8)}: must be {num_clients} numbers > 0, "
             "one per client."
         )
     return each

@@ -243,7 +243,7 @@ def test_unknown_field_error_suggests_intended_field(path, meant):
 
 
 def test_override_requires_a_mapping():
-    with pytest.raises(ConfigError, match="must be a dict of values by path"):
+    with pytest.raises(ConfigError, match="must be a dict of values keyed by path"):
         BANDIT.override([("reward.gamma", 1.0)])
 
 

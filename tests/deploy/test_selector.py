@@ -375,7 +375,7 @@ def test_round_stays_open_after_invalid_tell():
 
 def test_invalid_data_sizes_and_files_are_rejected(tmp_path):
     for sizes in ([1, 2], [0] * 8, [-1] * 8, [np.nan] * 8):
-        with pytest.raises(ConfigError, match=r"data_size = .*: must be \[8\]"):
+        with pytest.raises(ConfigError, match=r"data_size = .*: must be 8 numbers"):
             Selector(BASE, KEY, data_size=sizes)
     (tmp_path / "none.npz").write_text("text")
     (tmp_path / "empty.npz").write_text("")

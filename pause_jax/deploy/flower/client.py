@@ -56,7 +56,7 @@ _privatize = jax.jit(lambda privacy, key, update, epsilon: privacy.privatize(key
 
 
 def introduce(app: ClientApp) -> ClientApp:
-    """Register a query that returns the node's client number, and return the app.
+    """Register a query handler that returns the node's client number, and return the app.
 
     The number is the entry ``partition-id`` of the node's config. Flower's simulation sets it. On a
     real node, pass it with ``flower-supernode --node-config "partition-id=3" ...``.
@@ -73,7 +73,7 @@ def introduce(app: ClientApp) -> ClientApp:
 def answer(
     app: ClientApp, *, loss: Loss | None = None, features: Features | None = None
 ) -> ClientApp:
-    """Register queries that answer a policy's questions, and return the app.
+    """Register query handlers that answer a policy's questions, and return the app.
 
     The answers are sent without noise, because the mechanism protects only updates.
 
@@ -115,7 +115,7 @@ class Ledger:
     The first line describes the mechanism and its budget. Each further line records a release, and
     is flushed to disk before the update is sent. After a crash, the count may be one release too
     high, but is never too low. Concurrent programs can share a file, and get different release
-    numbers. Keep the file as long as the data, because a new ledger has a full budget.
+    numbers. Keep the file for as long as the data, because a new ledger has a full budget.
     """
 
     def __init__(self, path: str | pathlib.Path, privacy: Mechanism):
@@ -201,7 +201,7 @@ class PrivateRelease:
     """Flower mod that privatizes a client app's updates, whatever the server requests.
 
     Add it with ``ClientApp(mods=[PrivateRelease(privacy, "budget.jsonl")])``. The mod flattens the
-    change of the float arrays into one update, privatizes it using the epsilon of the client's next
+    change in the float arrays into one update, privatizes it using the epsilon of the client's next
     participation, and replies with the received arrays plus the privatized update. Other arrays are
     returned as received. The only metrics in the reply are the mod's three metrics and the metrics
     listed in ``clear``. A client with a spent budget does not train. A client releases at most one
@@ -223,8 +223,8 @@ class PrivateRelease:
         """Configure the mod.
 
         Args:
-          privacy: mechanism and budget. ``budget.law`` must not be random. It is evaluated for the
-            client number, ``partition-id`` in the node's config.
+          privacy: mechanism and budget. ``budget.law`` must not be random. The law is evaluated for
+            the client number, ``partition-id`` in the node's config.
           ledger: file of the client's releases (:class:`Ledger`). Keys in braces are replaced with
             their values in the node's config, as in ``"ledgers/{partition-id}.jsonl"``.
           clear: names of the metrics that are sent without noise.
@@ -337,7 +337,7 @@ def _of_client(privacy: Mechanism, client: int) -> Mechanism:
 def _difference(
     trained: dict[str, NDArray[Any]], came: dict[str, NDArray[Any]]
 ) -> NDArray[np.float32]:
-    """Return the flat update, float32 [d]; raise ConfigError if a shape or value is invalid."""
+    """Return the flat update, float32 [d]. Raise ConfigError if a shape or value is invalid."""
     for name in came.keys() | trained.keys():
         shapes = [
             np.shape(arrays[name]) if name in arrays else "none" for arrays in (trained, came)

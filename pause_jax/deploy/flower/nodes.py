@@ -15,12 +15,12 @@ from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
 from pause_jax.deploy.flower.protocol import ASK_WHO, LOG, NUMBER
 
-# Maximum wait for a node's client number, in seconds. The next round asks silent nodes again.
+# Maximum wait for a node's client number, in seconds. Silent nodes are asked again next round.
 PATIENCE = 60.0
 
 
 def check_seconds(name: str, seconds: float) -> float:
-    """Return ``seconds``; raise ConfigError unless they are positive and finite in float32."""
+    """Return ``seconds``. Raise ConfigError unless they are positive and finite in float32."""
     if not 0 < float32_number(seconds) < np.inf:
         raise ConfigError(f"{name} = {shown(seconds)}: must be > 0 and finite, in seconds.")
     return seconds
@@ -32,7 +32,7 @@ class TimedGrid:
     Flower's grid does not report when a reply arrived, and may poll only every 3 s.
 
     Latency is the time from sending the messages until a poll finds the reply. It includes
-    transport, waiting and training, and is too long by at most ``poll_seconds`` plus a poll.
+    transport, waiting and training, and is too long by at most ``poll_seconds`` plus one poll.
 
     Attributes:
       nodes: node id of each message in the last call, by message id. Required because an error
@@ -41,7 +41,7 @@ class TimedGrid:
     """
 
     def __init__(self, grid: Grid, poll_seconds: float = 0.1):
-        """Wrap Flower's grid, and poll for replies every ``poll_seconds``.
+        """Wrap Flower's grid to poll for replies every ``poll_seconds``.
 
         Raises:
           ConfigError: if ``poll_seconds`` is not positive and finite.
@@ -89,8 +89,8 @@ class Roster:
     is ignored.
 
     Attributes:
-      spent: numbers of the clients that reported a spent budget. After the server restarts, each of
-        these clients reports it again when first chosen.
+      spent: numbers of the clients that reported a spent budget. After the server restarts, these
+        clients report a spent budget again when they are first chosen.
     """
 
     def __init__(self, num_clients: int):
@@ -110,7 +110,7 @@ class Roster:
         if new:
             self._ask(grid, new, min(timeout, PATIENCE))
         present: dict[int, int] = {}
-        # Iterate in order of registration, because the first of two nodes with one number is used.
+        # Iterate in order of registration, because a number belongs to its first node.
         for node, number in self._number.items():
             if number is None:
                 continue

@@ -22,12 +22,12 @@ PARTICIPATION = "pause-participation"  # number of the release in the client's l
 TOOK = "pause-seconds"  # latency measured by the client's clock
 OURS = (EPSILON, PARTICIPATION, TOOK)
 
-# Error code of a client whose budget is spent; Flower's codes end at 8.
+# Error code of a client whose budget is spent. Flower's codes end at 8.
 SPENT = 4801
 # Error code of a client whose ledger already has a release in this round.
 REPEATED = 4802
-# Errors after which a client has certainly released nothing: budget spent, app not loadable, app
-# raised, mod rejected, invalid bundle, app crashed. After other errors, it may have released.
+# Errors after which a client has certainly released nothing: budget spent, app not loadable,
+# exception in the app, mod precondition failed, invalid bundle, app crashed.
 RELEASED_NOTHING = frozenset({SPENT, 1, 2, 6, 7, 8})
 
 WHO = "client_number"
@@ -47,7 +47,7 @@ def is_float(array: NDArray[Any]) -> bool:
 def flat_update(
     trained: Mapping[str, NDArray[Any]], before: Mapping[str, NDArray[Any]]
 ) -> NDArray[np.float32]:
-    """Return the change of all float arrays during training as one flat vector, float32 [d]."""
+    """Return the change in all float arrays during training as one flat vector, float32 [d]."""
     parts = [
         np.ravel(np.asarray(trained[name], np.float32) - np.asarray(array, np.float32))
         for name, array in before.items()
@@ -57,7 +57,7 @@ def flat_update(
 
 
 def only(records: Mapping[str, T], where: str, kind: str) -> tuple[str, T]:
-    """Return the name and the content of a single record; raise ConfigError if there are others."""
+    """Return a single record's name and content. Raise ConfigError for zero or several records."""
     if len(records) != 1:
         raise ConfigError(f"{where} has {len(records)} {kind}s: must have exactly one.")
     return next(iter(records.items()))

@@ -99,8 +99,8 @@ class PauseStrategy(Strategy):
     the returned models, with the policy's weights. A client fails if it answers with an error, with
     invalid arrays or metrics, or too late. A client that reports a spent budget is not chosen
     again. If a policy asks clients before it chooses, clients answer using :func:`answer`. A policy
-    that reads losses needs the metric ``loss``, and optionally ``square-loss`` (default: the square
-    of ``loss``). ``config.learning`` provides only the sizes of data, local work and updates. The
+    that reads losses needs the metric ``loss``, and can use ``square-loss`` (default: the square of
+    ``loss``). ``config.learning`` provides only the sizes of data, local work and updates. The
     fields for availability, for the end of a round (``max_seconds``, ``deadline``, ``wait_for``,
     ``dropout``, ``stale_updates``) and ``when_spent`` (always ``exclude``) have no effect.
 
@@ -200,7 +200,7 @@ class PauseStrategy(Strategy):
           train_config: config for the clients; ``server-round`` and ``pause-epsilon`` are added.
           evaluate_config: ignored.
           evaluate_fn: function (round, model) -> metrics, called on the server. Rounds are counted
-            from this call. Round 0 evaluates ``initial_arrays``.
+            from this call. In round 0, the model is ``initial_arrays``.
 
         Raises:
           ConfigError: if ``timeout`` is out of range, no connected client has a number,
@@ -215,7 +215,7 @@ class PauseStrategy(Strategy):
         )
 
     def summary(self) -> None:
-        """Log the policy, the next round and the folder of the state."""
+        """Log the policy, the next round and the state folder."""
         policy = self.selector.config.policy.name
         next_round = self.selector.round + 1
         LOG.info("policy %s, next round %d, state folder %s", policy, next_round, self._folder)
@@ -352,7 +352,7 @@ class PauseStrategy(Strategy):
     def _ask(
         self, question: Question, client_of: dict[int, int], arrays: ArrayRecord, grid: TimedGrid
     ) -> dict[int, Any]:
-        """Ask nodes, given with their clients, and return the valid answers by client."""
+        """Ask the nodes in ``client_of``, and return the valid answers by client."""
         name = NAMES[question.wants]
         config = ConfigRecord({ROUND: question.round, BATCH: question.batch_size or 0})
         content = RecordDict({"config": config})
@@ -383,7 +383,7 @@ class PauseStrategy(Strategy):
         return answers
 
     def _readings(self, answers: dict[int, Answer], sent: ArrayRecord) -> dict[str, dict[int, Any]]:
-        """Return the losses, squared losses and updates of clients, by name and client."""
+        """Return the losses, squared losses and updates, by name and client."""
         losses, squares = (
             {k: answer.metrics[name] for k, answer in answers.items() if name in answer.metrics}
             for name in ("loss", "square-loss")
@@ -395,7 +395,7 @@ class PauseStrategy(Strategy):
         return readings
 
     def _compare(self, choice: Choice, answers: dict[int, Answer]) -> None:
-        """Raise release counts to those of the clients' ledgers, but never trust a lower one."""
+        """Raise release counts to those in the clients' ledgers, but never lower them."""
         epsilons = dict(zip(choice.clients.tolist(), choice.epsilon, strict=True))
         for client, answer in answers.items():
             number = answer.metrics.get(PARTICIPATION)
@@ -417,7 +417,7 @@ class PauseStrategy(Strategy):
 
 
 def _resumed(path: pathlib.Path, fresh: Selector) -> Selector:
-    """Return the selector saved at ``path`` with its open round closed, or ``fresh`` if missing."""
+    """Return the selector saved at ``path`` with its open round closed, or else ``fresh``."""
     if not path.is_file():
         return fresh
     saved = Selector.load(path, fresh.config)
@@ -461,7 +461,7 @@ def _read(
     for name, array in sent.items():
         try:
             arrays[name] = record[name].numpy().astype(array.dtype, casting="same_kind")
-        except Exception as error:  # a client may send any bytes, which must not stop the server
+        except Exception as error:  # invalid bytes from a client must not stop the server
             short = str(error).partition("\n")[0]
             raise ConfigError(f"its array {name!r} cannot be read ({short}).") from None
         if arrays[name].shape != tuple(array.shape):
@@ -482,7 +482,7 @@ def _read(
 
 
 def average(answers: Mapping[int, Answer], weights: Mapping[int, float]) -> ArrayRecord | None:
-    """Return the mean of the answered models, or None without answers. Weights sum to one."""
+    """Return the mean of the clients' models, or None without answers. Weights sum to one."""
     if not answers:
         return None
     mean = {}

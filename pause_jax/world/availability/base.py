@@ -46,7 +46,7 @@ class AvailabilityTrace(FromFile):
     def forecast(self, clock: Array, ahead: Array, num_clients: int) -> Array:
         """Return each connected client's probability of being connected later, float [K].
 
-        The default is for traces that depend only on the clock; other traces must override it.
+        The default is for traces that depend only on the clock. Other traces must override it.
 
         Args:
           clock: current simulated seconds, a scalar.
@@ -111,18 +111,18 @@ class OnOff(AvailabilityTrace):
 
 
 class Phones(AvailabilityTrace):
-    """Independent continuous-time Markov chain for each phone, fitted to measurements of FLASH.
+    """Independent continuous-time Markov chain for each phone, fitted to FLASH measurements.
 
     Phone k is connected for a fraction of time equal to the quantile at frac(k * sqrt(2)) of an
-    exponential distribution with mean ``share``. Over the day, this fraction varies by a factor of
-    1 - ``swing`` to 1 + ``swing``, with its maximum at ``peak``, and is capped at 0.999. The mean
-    length of a connection, ``stretch``, does not depend on the duration of rounds.
+    exponential distribution with mean ``share``. Over the day, this fraction is multiplied by a
+    factor from 1 - ``swing`` to 1 + ``swing`` that is highest at ``peak``, and capped at 0.999. The
+    mean length of a connection, ``stretch``, does not depend on the duration of rounds.
 
     The defaults are fitted to ``data/cached_timers.json`` of github.com/Carkham/FLHetBench, which
-    lists 1,000 users of FLASH (Yang et al., WWW 2021), 710 of whom have states for a day to a
-    week. A phone counts as connected while it is idle, charging and on Wi-Fi. The quantiles 0.25,
-    0.5, 0.75, 0.9 and 0.95 of the fraction are 0.013, 0.055, 0.131, 0.255 and 0.324 (in this model:
-    0.027, 0.066, 0.132, 0.219 and 0.285).
+    lists 1,000 users of FLASH (Yang et al., WWW 2021), 710 of whom were observed for a day to a
+    week. A phone counts as connected while it is idle, charging and on Wi-Fi. In the data, the
+    quantiles 0.25, 0.5, 0.75, 0.9 and 0.95 of the fraction are 0.013, 0.055, 0.131, 0.255 and 0.324
+    (in this model: 0.027, 0.066, 0.132, 0.219 and 0.285).
 
     Attributes:
       share: mean fraction of time for which a phone is connected.

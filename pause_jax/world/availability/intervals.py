@@ -26,9 +26,9 @@ class _Table(NamedTuple):
     ids: tuple[str, ...]  # client ids; empty for arrays
 
 
-# Maximum start of an interval in seconds, up to which float32 represents every integer.
+# Latest start of an interval in seconds. float32 represents every integer up to this value.
 LATEST = 2**24
-# Tables keyed by digest, because a traced program cannot read a file.
+# Loaded tables, keyed by digest. A traced program cannot read a file.
 _TABLES: dict[str, _Table] = {}
 
 

@@ -16,7 +16,7 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(128)
 
 
 class Work(NamedTuple):
-    """Amount of work of a client in a round, for models in which latency depends on the work.
+    """Work of the clients in a round, for models in which latency depends on the work.
 
     Attributes:
       download_bytes, upload_bytes: bytes that a client receives (model) and sends (update).
@@ -92,7 +92,7 @@ class Latency(FromFile):
         return jnp.zeros(num_clients, bool)
 
     def features(self, key: Array, num_clients: int) -> Array:
-        """Return the features that clients report before the round whose latencies ``key`` draws.
+        """Return the features that clients report before the round with the latency key ``key``.
 
         Returns:
           float [K, F]; ones, with F = 1, for a model without features.
@@ -112,7 +112,7 @@ class Latency(FromFile):
 
 
 def quadrature(low: Array, high: Array) -> tuple[Array, Array]:
-    """Return Gauss-Legendre (points, weights), float [K, 128] each, on intervals with ends [K].
+    """Return Gauss-Legendre (points, weights), float [K, 128] each, on K intervals [low, high].
 
     sum(weights * f(points), axis=1) integrates f, exactly for polynomials of degree <= 255.
     """

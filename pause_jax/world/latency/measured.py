@@ -19,12 +19,12 @@ from pause_jax.base.struct import ConfigError
 
 LARGEST = float(np.finfo(np.float32).max)
 _COLUMNS = ("client", "seconds")
-# Optional columns that order a client's measurements (default: order of the file).
+# Optional columns that order a client's measurements (default: file order).
 _ORDERS = ("round", "time")
 
 
 class Measured(NamedTuple):
-    """Measurements, ordered by round or time if the file has one, otherwise in file order."""
+    """Measurements, ordered by the column ``round`` or ``time``, or else in file order."""
 
     client: NDArray[np.int64]  # int [N], numbered in natural order of the ids
     # Float [N], finite and > 0; NaN where the client did not answer (a drop-out).
@@ -32,7 +32,7 @@ class Measured(NamedTuple):
     when: NDArray[np.float64] | None  # float [N], round or time; None without such a column
     ids: tuple[str, ...] = ()  # ids of clients 0, 1, ...
     by_round: bool = False  # whether ``when`` is the column ``round``
-    dropped: tuple[str, ...] = ()  # rules that the skipped lines break
+    dropped: tuple[str, ...] = ()  # rules that skipped lines break
 
 
 def parse(
@@ -41,7 +41,7 @@ def parse(
     """Parse the content of a file: Parquet if ``path`` ends in ``.parquet``, else CSV.
 
     Errors name the config field ``where``. With ``drop_bad_lines``, lines that break a rule are
-    skipped, and ``dropped`` lists the rules.
+    skipped, and ``Measured.dropped`` lists the rules.
 
     Raises:
       ConfigError: if columns are wrong, no line is valid, or an invalid line is not skipped.
@@ -86,7 +86,7 @@ def _entries(
             cell = entry["client"], entry.get("round", place)
             if cell in good:
                 raise ValueError(
-                    "an earlier line has the same client and round; name a column of times time"
+                    "an earlier line has the same client and round (name a column of times 'time')"
                 )
             good[cell] = place, entry
         except ValueError as error:
@@ -100,7 +100,7 @@ def _entries(
 
 
 def _entry(header: list[str], row: list[Any]) -> dict[str, Any]:
-    """Return a line by column, NaN for empty seconds; raise ValueError with the rule it breaks."""
+    """Return a line's values by column, NaN for empty seconds. Raise ValueError for bad lines."""
     try:
         values = dict(zip(header, row, strict=True))
         client = values.pop("client")
@@ -117,7 +117,7 @@ def _entry(header: list[str], row: list[Any]) -> dict[str, Any]:
     if not all(np.isfinite(numbers.get(word, 0)) for word in _ORDERS):
         raise ValueError("round or time must be finite")
     if numbers.get("round", 0) % 1:
-        raise ValueError("round must be a whole number; name a column of times time")
+        raise ValueError("round must be a whole number (name a column of times 'time')")
     return {"client": client_id(client), **numbers}
 
 
@@ -131,7 +131,7 @@ def _time(value: Any) -> float:
 
 
 def _parquet(name: str, content: bytes) -> tuple[list[str], list[tuple[str, list[Any]]]]:
-    """Return (column names, list of (place in the file, values of the line))."""
+    """Return (column names, list of (position in the file, values of the row))."""
     require("pyarrow", "io", f"{name}: Parquet")
     import pandas as pd  # takes a second to import
 
@@ -139,7 +139,7 @@ def _parquet(name: str, content: bytes) -> tuple[list[str], list[tuple[str, list
         table = pd.read_parquet(io.BytesIO(content))
     except Exception as error:  # pyarrow and pandas raise many exception types
         short = str(error).splitlines()[0]
-        raise ConfigError(f"{name}: must be a Parquet file of numbers ({short}).") from None
+        raise ConfigError(f"{name}: must be a Parquet file ({short}).") from None
     for column, kind in table.dtypes.items():
         if kind.kind == "m":  # a duration, whose unit depends on the file
             table[column] = table[column].dt.total_seconds()

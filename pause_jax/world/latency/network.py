@@ -1,4 +1,4 @@
-"""Latency model that adds the times for download, computation and upload."""
+"""Latency model that adds download, compute and upload times."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _AMOUNTS = ("samples", "download_bytes", "upload_bytes")
 # Gauss-Legendre rules on each side of the kink at tau_min, for the least variable, the middle and
 # the most variable part. Errors stay below 1e-5 for spreads up to 1.
 _LEAST, _MIDDLE, _MOST = (np.polynomial.legendre.leggauss(n) for n in (12, 14, 16))
-# Maximum spread in a table (standard deviation of a logarithm). From 16 on, seconds may overflow.
+# Maximum spread in a table (standard deviation of a logarithm). Spreads >= 16 may overflow.
 MOST_SPREAD = 10.0
 # Integration limit in standard deviations of a logarithm; the probability outside is 6e-7.
 _REACH = 5.0
@@ -47,7 +47,7 @@ class _Devices(NamedTuple):
     spread: NDArray[np.float64]  # [D, 3], standard deviations of the logarithms
 
 
-# Tables keyed by digest, because a traced program cannot read a file.
+# Loaded tables, keyed by digest. A traced program cannot read a file.
 _TABLES: dict[str, _Devices] = {}
 
 
@@ -56,12 +56,12 @@ class Network(Latency):
 
         seconds = download bytes / down + samples x seconds per sample + upload bytes / up
 
-    Seconds per sample and both rates are log-normal around the device's medians, and drawn in
-    every round. Devices are listed in a CSV file with the columns ``device, share, sample_seconds,
-    sample_spread, download_mbit, download_spread, upload_mbit, upload_spread``. Medians are in
-    seconds per sample or Mbit/s, and spreads are standard deviations of natural logarithms. Each
-    device is assigned to its share of the clients, interleaved evenly over client numbers. Without
-    the column ``share``, row k describes client k. ``tools/devices.py`` creates two bundled tables,
+    Seconds per sample and both rates are drawn in every round from log-normal distributions around
+    the device's medians. Devices are listed in a CSV file with the columns ``device, share,
+    sample_seconds, sample_spread, download_mbit, download_spread, upload_mbit, upload_spread``.
+    Medians are in seconds per sample or Mbit/s, and spreads are standard deviations of natural
+    logarithms. Each device's share of the clients is spread evenly over the client numbers. Without
+    the column ``share``, row k describes client k. ``tools/devices.py`` creates the bundled tables,
     a synthetic one and ``phones``, which is fitted to measurements.
 
     Attributes:
@@ -70,7 +70,7 @@ class Network(Latency):
       samples: number of samples on which a client computes gradients in a round; None for the
         number in the run's local training.
       path: path of the file, absolute or relative to the working directory. Empty for the
-        synthetic table, ``phones`` for the phones table, ``./phones`` for a file (static).
+        synthetic table, ``phones`` for the phone table, ``./phones`` for a file (static).
       digest: SHA-256 of the file, filled in when a run starts. A file with a different digest is
         rejected (static).
     """
@@ -89,7 +89,7 @@ class Network(Latency):
         if devices.share is None and len(devices.median) < sizes.num_clients:
             raise ConfigError(
                 f"{path}.path = {self.path!r}: has {len(devices.median)} lines for num_clients = "
-                f"{sizes.num_clients}, and each line is one client without the column share. Add "
+                f"{sizes.num_clients}, but needs one line per client without the column share. Add "
                 "lines, or add the column share."
             )
 
@@ -166,7 +166,7 @@ class Network(Latency):
         return jnp.stack(each, axis=1) * median, jnp.asarray(devices.spread[place], jnp.float32)
 
     def _kink(self, spent: Array, median: Array, spread: Array) -> Array:
-        """Return the normal deviate at which the part ends at tau_min, clipped to +-``_REACH``."""
+        """Return the normal deviate at which spent + part = tau_min, clipped to +-``_REACH``."""
         left = jnp.maximum(self.min_latency - spent, 0.0) / jnp.maximum(median, 1e-30)
         return jnp.clip(jnp.log(left) / jnp.maximum(spread, 1e-6), -_REACH, _REACH)
 
@@ -180,7 +180,7 @@ class Network(Latency):
         def split(
             spent: Array, median: Array, spread: Array, rule: tuple[np.ndarray, np.ndarray]
         ) -> tuple[Array, Array]:
-            """Return the seconds after one more part, [2 n], and their weights."""
+            """Return (seconds including one more part, weights), [2 n] each."""
             node, weight = (jnp.asarray(x, jnp.float32) for x in rule)
             kink = self._kink(spent, median, spread)
             below, above = (kink + _REACH) / 2, (_REACH - kink) / 2

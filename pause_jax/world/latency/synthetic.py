@@ -20,7 +20,7 @@ from pause_jax.world.latency.base import Latency, quadrature
 
 # Number of standard deviations beyond which a normal density is below float32 resolution.
 REACH = 9.0
-# Exponent x from which e^-x is negligible even in a float64 sum.
+# Exponent x above which e^-x is negligible even in a float64 sum.
 _NEGLIGIBLE = 60.0
 # Gauss-Legendre rule for each random variable of ``LinearContext``.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
@@ -90,7 +90,7 @@ class TwoGroups(NormalLatency):
 
 
 class TenGroups(NormalLatency):
-    """Normal latency in ten equal groups with means slowest / 10 to slowest (BSFL Figs. 5-6).
+    """Normal latency in ten equal groups, with means slowest / 10 to slowest (BSFL Figs. 5-6).
 
     Attributes:
       slowest: mean_k of the slowest group, in seconds.
@@ -234,10 +234,10 @@ class LogNormal(SpacedLatency):
 class Switching(LogNormal):
     """:class:`LogNormal` model whose fast and slow halves swap every ``period`` rounds.
 
-    Each exchange gives client k the distribution of client k + K / 2 (mod K).
+    Each swap gives client k the distribution of client k + K / 2 (mod K).
 
     Attributes:
-      period: number of rounds between two exchanges (static).
+      period: number of rounds between two swaps (static).
     """
 
     name: ClassVar[str] = "switching"
@@ -257,11 +257,11 @@ class Switching(LogNormal):
         return jnp.roll(speed, -self._moved(round, num_clients))
 
     def _step(self, num_clients: int) -> int:
-        """Return the number of positions by which each exchange shifts the clients."""
+        """Return the number of positions by which each swap shifts the clients."""
         return builtins.round(num_clients / 2)
 
     def _moved(self, round: Array, num_clients: int) -> Array:
-        """Return the number of positions by which the clients have shifted at round t, modulo K."""
+        """Return the number of positions by which the clients have shifted by round t, modulo K."""
         return ((round - 1) // self.period * self._step(num_clients)) % num_clients
 
     def _over_time(self, values: Array) -> Array:
@@ -281,9 +281,9 @@ class Switching(LogNormal):
 class ShiftedExponential(SpacedLatency):
     """Latency = max(tau_min, scale_k (1 + straggling E)), E ~ Exp(1).
 
-    ``scale_k`` is the client's minimum latency before the lower bound tau_min applies, and the mean
-    straggling delay is proportional to it, as in the usual straggler model (Lee et al. 2018,
-    "Speeding up distributed machine learning using codes").
+    ``scale_k`` is the client's minimum latency before the lower bound tau_min applies. The mean
+    straggling delay is proportional to ``scale_k``, as in the usual straggler model (Lee et al.
+    2018, "Speeding up distributed machine learning using codes").
 
     Attributes:
       straggling: mean of the exponential delay, as a multiple of ``scale_k``.
@@ -299,7 +299,7 @@ class ShiftedExponential(SpacedLatency):
         return jnp.maximum(self.min_latency, self.scale(num_clients) * (1 + extra))
 
     def _above(self, num_clients: int) -> tuple[Array, Array, Array]:
-        """Return (start of the density above tau_min, mean delay, probability above it), [K]."""
+        """Return (start of the density above tau_min, mean delay, probability above start), [K]."""
         least = self.scale(num_clients)
         start, mean = jnp.maximum(self.min_latency, least), self.straggling * least
         return start, mean, jnp.exp(-(start - least) / mean)

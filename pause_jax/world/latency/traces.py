@@ -29,7 +29,7 @@ class _Table(NamedTuple):
     as_measured: NDArray[np.float64]
     dropped_then: NDArray[np.bool_]
     first: NDArray[np.int32]  # [C], index of the client's first entry
-    size: NDArray[np.int32]  # [C], number of its entries
+    size: NDArray[np.int32]  # [C], number of the client's entries
     # [N], sums of ``seconds`` and of 1 / ``seconds`` from each entry to the client's last, in
     # float64 to avoid rounding errors in means over many entries.
     sum_from: NDArray[np.float64]
@@ -37,8 +37,8 @@ class _Table(NamedTuple):
     ids: tuple[str, ...]  # client ids of a file; empty for arrays
 
 
-# Tables keyed by digest and order, because a traced program cannot read a file. For a file with
-# rounds, the table of the order ``played`` has one row per client and round.
+# Loaded tables, keyed by digest and order. A traced program cannot read a file. For a file with
+# rounds, the table for the order ``played`` has one row per client and round.
 _TABLES: dict[str, _Table] = {}
 # Maximum number of rows in a table with rounds.
 _MOST = 10**8
@@ -54,8 +54,8 @@ class Traces(Latency):
     are ordered by the column ``round`` or ``time`` if present, otherwise by line. Clients may have
     different numbers of measurements, and clients beyond ``num_clients`` are ignored. An empty cell
     in ``seconds`` marks a drop-out, in which the client does not answer and the server waits for as
-    long as the client's previous measurement. Expectations are exact means over all measurements
-    and count drop-outs with these seconds. Use :meth:`of` for arrays.
+    long as the client's previous measurement. Expectations are exact means over all measurements,
+    including drop-outs with these seconds. Use :meth:`of` for arrays.
 
     Attributes:
       order: ``drawn`` draws a measurement uniformly and independently in each round. ``played``
@@ -189,7 +189,7 @@ class Traces(Latency):
         return self.min_latency * cut + rest
 
     def _cut(self, num_clients: int, sums: NDArray[np.float64]) -> tuple[Array, Array]:
-        """Return (fraction of entries < tau_min, sum of the rest / number of entries), [K] each."""
+        """Return (fraction of entries < tau_min, sum over others / number of entries), [K] each."""
         table = self._measured
         seconds, first = jnp.asarray(table.seconds), jnp.asarray(table.first[:num_clients])
         size = jnp.asarray(table.size[:num_clients])
