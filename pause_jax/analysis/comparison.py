@@ -1,4 +1,4 @@
-"""Comparison of the configs of a sweep: paired differences and their summary in words."""
+"""Paired differences between the configs of a sweep, and their summary in words."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pause_jax.base.struct import ConfigError
 
 __all__ = ["Difference", "differences", "seeds_needed"]
 
-# Probability with which the interval of ``seeds_needed`` seeds excludes the bound.
+# Probability that a t-interval over ``seeds_needed`` seeds excludes the bound.
 POWER = 0.8
-# Numbers of seeds from here on are not suggested, because few users could run them.
+# Suggest only smaller numbers of seeds, because few users could run this many.
 _MANY_SEEDS = 1000
 
 
@@ -25,11 +25,11 @@ class Aim(NamedTuple):
 
     title: str  # column heading
     values: xr.DataArray  # [config, seed]; NaN for a missing value
-    sign: int  # 1 if more is better, -1 if less is
-    noun: str  # name of the values in a sentence
+    sign: int  # 1 if higher values are better, else -1
+    noun: str  # noun phrase for the values, e.g. "simulated time"
     better: str  # comparative for a better value, e.g. "sooner"
     worse: str  # comparative for a worse value
-    missing: str  # verb phrase for a config without a value in every seed
+    missing: str  # verb phrase for a config that lacks a value in any seed
     unit: str = ""  # suffix of each value
     digits: int = 1  # decimal places
 
@@ -57,7 +57,7 @@ class Difference(NamedTuple):
     def shown(self) -> int:
         """Sign of the difference, 1 or -1; 0 unless the confidence interval excludes 0.
 
-        Always 0 if a seed has no pair, because the other seeds were then selected by their outcome.
+        Always 0 if a seed has no pair, because outcomes then determine which seeds are compared.
         """
         if self.pairs < self.seeds:
             return 0
@@ -71,7 +71,7 @@ class Comparison(NamedTuple):
     aims: tuple[Aim, ...]  # in order of priority
     comparisons: int  # number of differences that the intervals cover jointly
     differences: tuple[dict[str, Difference], ...]  # one dict per aim, keyed by config
-    text: str  # conclusions under the first aim for which ``against`` has all values
+    text: str  # conclusions for the first aim in which ``against`` has a value in every seed
 
 
 def compare(result: xr.Dataset, target: float, against: str | None = None) -> Comparison:
@@ -79,13 +79,13 @@ def compare(result: xr.Dataset, target: float, against: str | None = None) -> Co
 
     Args:
       result: data set from ``sweep``, in which all configs use the same random keys.
-      target: test accuracy of the time-to-target criterion, in (0, 1].
-      against: reference config. The default is the candidate with the best mean under the first
-        aim for which any candidate has a value in every seed. Candidates are the configs whose
-        epsilon covers all that clients send except data sizes, or all configs if none qualifies.
+      target: target test accuracy for the time-to-target criterion, in (0, 1].
+      against: reference config. The default is the candidate with the best mean for the first
+        aim in which any candidate has a value in every seed. Candidates are the configs whose
+        epsilon covers everything clients send except data sizes, or all configs if none qualifies.
 
     Returns:
-      The comparison, in which values of runs that broke a contract count as missing.
+      The comparison. Values of runs that broke a contract count as missing.
 
     Raises:
       ConfigError: if the target is not in (0, 1] or ``against`` is not a config.
@@ -108,14 +108,15 @@ def compare(result: xr.Dataset, target: float, against: str | None = None) -> Co
     if against is None and len(candidates) == len(names):
         best = " (the best)"
     elif against is None:
-        lead = f"{quoted(chosen)} is the best config whose epsilon covers everything clients send. "
+        words = "the best config whose epsilon covers everything clients send except data sizes"
+        lead = f"{quoted(chosen)} is {words}. "
     return Comparison(chosen, goals, comparisons, found, _text(goals, found, chosen, best, lead))
 
 
 def differences(
     values: xr.DataArray, against: str, *, comparisons: int | None = None
 ) -> dict[str, Difference]:
-    """Compute the difference of each config from a reference config, with paired t-intervals.
+    """Compute each config's difference from a reference config, with a paired t-interval.
 
     All intervals hold jointly with 95 % confidence (Bonferroni correction).
 
@@ -156,23 +157,23 @@ def differences(
 
 
 def seeds_needed(distance: float, spread: float, level: float, seeds: int) -> float:
-    """Return the number of seeds whose t-interval excludes a bound with a probability of 80 %.
+    """Return the number of seeds for which a t-interval excludes a bound with 80 % probability.
 
     Args:
-      distance: distance of the mean from the bound, which is assumed to remain as measured.
-      spread: standard deviation over seeds, with the same assumption.
-      level: probability with which an interval may miss the mean.
+      distance: measured distance of the mean from the bound, assumed to stay the same.
+      spread: measured standard deviation over seeds, assumed to stay the same.
+      level: probability that an interval misses the true mean.
       seeds: smallest number to return, at least 2.
 
     Returns:
-      Number of seeds; infinite if it would be about a million or more.
+      Number of seeds; infinite if about a million or more are needed.
     """
     from scipy import special
 
     luck, z = special.ndtri(POWER), special.ndtri(1 - level / 2)
     if not distance or (z + luck) * spread > 1000 * distance:
         return math.inf
-    # Student's quantile exceeds the normal quantile, which takes a few more seeds.
+    # Student's quantile exceeds the normal quantile, so a few more seeds are needed.
     found = max(seeds, math.ceil(((z + luck) * spread / distance) ** 2))
     while (special.stdtrit(found - 1, 1 - level / 2) + luck) * spread > distance * found**0.5:
         found += 1
@@ -185,7 +186,7 @@ def quoted(name: str) -> str:
 
 
 def listed(names: Iterable[str], number: int = 4, word: str = "and") -> str:
-    """Join names as "a, b and c"; replace the names after the first ``number`` by "N more"."""
+    """Join names as "a, b and c"; replace names after the first ``number`` with "N more"."""
     shown = list(names)
     if len(shown) > number:
         shown = [*shown[:number], f"{len(shown) - number} more"]
@@ -193,9 +194,9 @@ def listed(names: Iterable[str], number: int = 4, word: str = "and") -> str:
 
 
 def _aims(result: xr.Dataset, target: float) -> tuple[Aim, ...]:
-    """Return the aims that apply to the metrics of a sweep, in order of priority."""
+    """Return the aims for which a sweep has metrics, in order of priority."""
     goal = f"{100 * target:g} %"
-    not_finite = "ended with a non-finite model in at least one seed"
+    not_finite = "broke a contract or ended with a non-finite model in at least one seed"
     to_target = Aim(
         title=f"s to {goal}",
         values=metrics.time_to_accuracy(result, target),
@@ -233,7 +234,7 @@ def _aims(result: xr.Dataset, target: float) -> tuple[Aim, ...]:
         noun="regret",
         better="lower",
         worse="higher",
-        missing="broke its contract",
+        missing="broke a contract or had no regret in at least one seed",
     )
     seconds = regret._replace(
         title="total s",
@@ -241,6 +242,7 @@ def _aims(result: xr.Dataset, target: float) -> tuple[Aim, ...]:
         noun="simulated time",
         better="shorter",
         worse="longer",
+        missing="broke a contract in at least one seed",
         unit=" s",
     )
     goals: tuple[Aim, ...] = (seconds,)
@@ -270,7 +272,7 @@ def _text(
     best: str,
     lead: str,
 ) -> str:
-    """Describe the first aim for which ``against`` has a value in every seed."""
+    """Describe the results for the first aim in which ``against`` has a value in every seed."""
     for goal, others in zip(goals, found, strict=True):
         if bool(goal.values.sel(config=against).notnull().all()):
             findings = f" {lead}{_findings(goal, others, against, best)}" if others else ""
@@ -328,7 +330,7 @@ def _findings(goal: Aim, others: dict[str, Difference], against: str, best: str)
 
 
 def _difference(each: Difference, goal: Aim) -> str:
-    """Format a difference without its sign, followed by its direction and interval."""
+    """Format the size of a difference, then its direction and its interval."""
     ends = sorted((abs(each.low), abs(each.high)))
     mean, low, high = (f"{value:,.{goal.digits}f}" for value in (abs(each.mean), *ends))
     unit = " points" if goal.unit == " %" else goal.unit

@@ -1,4 +1,4 @@
-"""Mean curves of configs with standard errors, and their styles in figures and reports."""
+"""Mean curve of each config, with standard errors, and plot styles for figures and reports."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pause_jax.analysis import metrics
 
 Floats = NDArray[np.float64]
 
-# Colours that colour-blind readers can distinguish, with a contrast of at least 3:1 to the page.
-# Both lists have the same hues, because a page switches lists with the reader's colour scheme.
+# Colours that colour-blind readers can distinguish, each with a contrast >= 3:1 on the page.
+# Both lists have the same hues, because the reader's colour scheme selects one of them.
 LIGHT_PAGE, DARK_PAGE = "#FFFFFF", "#0F1419"
 LIGHT = ("#4459CA", "#F8636C", "#09803F", "#B68B07", "#289CE0", "#802E8C", "#6D5C6E", "#8E2B00")
 DARK = ("#7190EF", "#FF6671", "#39B781", "#EFC655", "#8BD5FF", "#C890C5", "#B1C5BF", "#DB944C")
@@ -60,13 +60,13 @@ def classifies(result: xr.Dataset) -> bool:
 
 
 def progress(result: xr.Dataset) -> dict[str, Curve]:
-    """Return curves of test accuracy in %, or of test loss, against the mean clock of the seeds."""
+    """Return curves of test accuracy in %, or of test loss, against the mean clock over seeds."""
     values = 100 * result.test_accuracy if classifies(result) else result.test_loss
     return over_time(values, result.eval_clock)
 
 
 def over_time(values: xr.DataArray, clock: xr.DataArray) -> dict[str, Curve]:
-    """Return curves of mean values against the mean clock, until the first run of a config ends.
+    """Return mean curves against the mean clock, up to the end of each config's shortest run.
 
     ``values`` and ``clock`` are [config, seed, n]. Configs without finite means are skipped.
     """
@@ -76,7 +76,7 @@ def over_time(values: xr.DataArray, clock: xr.DataArray) -> dict[str, Curve]:
 
 
 def by_round(values: xr.DataArray) -> dict[str, Curve]:
-    """Return curves of mean values against rounds, until the first run of a config ends.
+    """Return mean curves against rounds, up to the end of each config's shortest run.
 
     ``values`` is [config, seed, round]. Configs without finite means are skipped.
     """
@@ -104,7 +104,7 @@ def _by_config(*each: xr.DataArray) -> dict[str, Curve]:
 
 
 def starts_at_zero(curves: dict[str, Curve]) -> bool:
-    """Return whether no mean is negative and the smallest is at most half the largest or equal."""
+    """Return whether 0 <= smallest mean <= half the largest, or all means are equal and >= 0."""
     means = [curve.mean[np.isfinite(curve.mean)] for curve in curves.values()]
     values = np.concatenate([*means, np.zeros(0)])
     if not values.size:

@@ -39,7 +39,7 @@ class Row(NamedTuple):
 
 
 def quantities(result: xr.Dataset) -> list[str]:
-    """Return the names of the scalars recorded in each round, with custom quantities last."""
+    """Return the names of scalars recorded per round or evaluation, with custom quantities last."""
     scalars = [
         str(name)
         for name, values in result.data_vars.items()
@@ -57,7 +57,7 @@ def rows(result: xr.Dataset) -> Iterator[Row]:
       result: data set from ``sweep``, with ``played`` and ``clock``.
 
     Yields:
-      Rows of each run in the order of rounds, with test metrics only in evaluated rounds.
+      Rows of each run in the order of rounds. Only evaluated rounds have test metrics.
     """
     names = quantities(result)
     for config, seed in itertools.product(result.config.values, result.seed.values):
@@ -84,9 +84,9 @@ def write_answers(result: xr.Dataset, folder: pathlib.Path) -> pathlib.Path:
     """Write ``answers.csv`` with one row per client answer; return its path.
 
     The rows of a run are sorted by ``step`` and then by ``finish``. ``start`` and ``finish`` are
-    simulated seconds. ``version`` is the number of server steps before the client started, and
-    ``step`` is the server step that received the answer. Other simulators can replay the file. It
-    has no rows unless the sweep recorded ``answered``, which is the default for overlapping rounds.
+    simulated seconds. ``version`` is the number of server steps before the client started.
+    ``step`` is the server step that received the answer. Other simulators can replay the file. The
+    file has no rows unless the sweep recorded ``answered`` (the default for overlapping rounds).
     """
     path = folder / "answers.csv"
     columns = ["config", "seed", "step", "client", "start", "finish", "version", "averaged"]

@@ -17,7 +17,7 @@ from pause_jax.world.latency import Latency, LogNormal, Pareto, ShiftedExponenti
 from pause_jax.world.latency.measured import Measured
 
 Floats = NDArray[np.float64]
-# Minimum number of measurements of a client for the tests for drift and autocorrelation.
+# Minimum number of measurements per client in the tests for drift and autocorrelation.
 FEWEST = 8
 # Significance level, the probability that a test rejects a stationary fleet.
 LEVEL = 1e-3
@@ -51,16 +51,16 @@ class Estimate(NamedTuple):
 
 
 class Law(NamedTuple):
-    """Fitted latency distribution, with one scale per client and one parameter shared by all.
+    """Fitted latency distribution, with one scale per client and one shared parameter.
 
     Attributes:
       name: ``lognormal``, ``shifted_exponential``, ``pareto`` or ``normal``.
       log_density: float [C], log predictive density (in nats) of each client's measurements given
-        one of them, averaged over the choice of this one. The client's scale is integrated out
-        under a flat prior on its logarithm (on the mean for ``normal``), so the unit of time does
-        not matter. The shared parameter is fitted. Every distribution has exactly one, so no
-        complexity penalty is needed (the geometric intrinsic Bayes factor; Berger and Pericchi
-        1996, "The intrinsic Bayes factor for model selection and prediction").
+        one measurement, averaged over the choice of that measurement. The client's scale is
+        integrated out under a flat prior on its logarithm (on the mean for ``normal``), so the unit
+        of time does not matter. Every distribution has exactly one shared parameter, which is
+        fitted, so no complexity penalty is needed. Source: geometric intrinsic Bayes factor (Berger
+        and Pericchi 1996, "The intrinsic Bayes factor for model selection and prediction").
       parameters: estimates keyed by the latency model's field names; ``std`` for ``normal``.
       scale: float [C], scale of each client in seconds: the median for ``lognormal``, the minimum
         for ``shifted_exponential`` and ``pareto``, and the mean for ``normal``.
@@ -89,11 +89,11 @@ class Fleet(NamedTuple):
       laws: fitted distributions, best first by summed ``log_density``.
       drift: test for a trend. ``figure`` is the absolute rank correlation between latency and time,
         averaged over clients, minus its expectation without a trend, but at least 0.
-      correlation: test for lag-1 autocorrelation of the latencies of a client.
+      correlation: test for lag-1 autocorrelation of each client's latencies.
       together: test for correlation between the latencies of clients in the same round; NaN
         without rounds or times, or if no round has two measurements.
       change: smallest and largest ratio of mean latency in the second half of the measurements to
-        the first half, over clients with at least ``FEWEST`` measurements; NaN without them.
+        that in the first, over clients with at least ``FEWEST`` measurements; NaN without them.
     """
 
     measured: NDArray[np.int64]
@@ -120,7 +120,7 @@ def fit(data: Measured) -> Fleet:
     """Fit latency distributions to the finite measurements; test for drift and correlation.
 
     Raises:
-      ConfigError: if there is only one client, or if no client's measurements vary.
+      ConfigError: if only one client has measurements, or if no client's measurements vary.
     """
     answered = np.isfinite(data.seconds)
     when = None if data.when is None else data.when[answered]
@@ -131,8 +131,8 @@ def fit(data: Measured) -> Fleet:
     each = [data.seconds[data.client == client] for client in range(number.size)]
     if all(np.ptp(row) == 0 for row in each):
         raise ConfigError(
-            "fleet: each client has one measurement or equal ones: must vary, to estimate the "
-            "spread. Measure each client several times, and do not round the seconds."
+            "fleet: no client has two different measurements, so the spread cannot be estimated. "
+            "Measure each client several times, and do not round the seconds."
         )
     mean = np.asarray([row.mean() for row in each])
     halves = [row[len(row) // 2 :].mean() / row[: len(row) // 2].mean()
@@ -198,7 +198,7 @@ def _together(data: Measured, each: list[Floats]) -> Test:
 
 
 def fitted(each: list[Floats]) -> tuple[Law, ...]:
-    """Fit the four distributions to the measurements [n] of each client; return them best first."""
+    """Return the four distributions fitted to each client's measurements [n], best first."""
     laws = [law(each) for law in (_lognormal, _shifted_exponential, _pareto, _normal)]
     return tuple(sorted(laws, key=lambda law: -law.log_density.sum()))
 
@@ -206,7 +206,7 @@ def fitted(each: list[Floats]) -> tuple[Law, ...]:
 def rivals(laws: tuple[Law, ...]) -> tuple[str, ...]:
     """Return the names of the distributions that the first (best) one does not lead decisively.
 
-    Its lead must exceed ``DECISIVE`` nats without the client that contributes most to it.
+    A decisive lead exceeds ``DECISIVE`` nats even without the client that contributes most to it.
     """
     best, *others = laws
     ahead = {law.name: best.log_density - law.log_density for law in others}
@@ -214,7 +214,7 @@ def rivals(laws: tuple[Law, ...]) -> tuple[str, ...]:
 
 
 def _ends(scale: Floats, error: Floats) -> dict[str, Estimate]:
-    """Fit the ends of geometrically spaced scales to estimates [C] with relative errors [C]."""
+    """Fit geometric spacing to scale estimates [C] with relative errors [C]; return both ends."""
     order = np.argsort(scale)
     place = np.linspace(0, 1, scale.size)
     design = np.stack([1 - place, place], axis=1)
@@ -239,14 +239,14 @@ def _squares(rows: list[Floats]) -> Floats:
 
 
 def _gaussian(size: Floats, squares: Floats) -> Floats:
-    """Return each row's normal log density at the best variance, with the mean integrated out."""
+    """Return each row's normal log density at the fitted variance, with the mean integrated out."""
     variance = squares.sum() / (size - 1).sum()
     common = (size - 1) * math.log(2 * math.pi * variance)
     return np.asarray(-0.5 * (common + np.log(size) + squares / variance))
 
 
 def _from_logs(each: list[Floats]) -> Floats:
-    """Return the log Jacobian of each client's log-seconds, without one (average) measurement."""
+    """Return the log Jacobian of each client's log-seconds, less one average measurement."""
     return np.asarray([-(len(row) - 1) * np.log(row).mean() for row in each])
 
 
@@ -285,7 +285,7 @@ def _shifted_exponential(each: list[Floats]) -> Law:
     least, mean = (np.asarray([f(row) for row in each]) for f in (np.min, np.mean))
     total = size.sum()
     many = np.maximum(size, 2)
-    # The minimum of n draws overestimates the shift by 1/n of the mean excess, so subtract this.
+    # The minimum of n draws overestimates the shift by 1/n of the mean excess. Subtract this bias.
     shift = np.maximum((many * least - mean) / (many - 1), least * 0.5)
     above = float(size @ (mean / shift - 1)) / total
     logs = np.asarray([np.log(row).mean() for row in each])

@@ -1,6 +1,6 @@
 """Privacy ledger of a run: each client's releases and their total epsilon.
 
-The ledger runs on the host. Tight totals require dp-accounting (the extra ``accounting``).
+The ledger is computed on the host. Tight totals require dp-accounting (the extra ``accounting``).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Ledger(NamedTuple):
       spent: float, sum of the epsilons of the client's updates (basic composition), per ``unit``.
       whole_update: float, total epsilon of all d coordinates together: d * ``spent`` if ``unit`` is
         ``coordinate``, else ``spent``; NaN if d is 0.
-      exhausted: bool, whether the budget is spent, so the client can release no further update.
+      exhausted: bool, whether the client has too little budget left for another update.
       last_release: int, round of an exhausted client's last update; 0 for clients with budget left,
         and for all clients if the run did not record ``clients``.
       basic, basic_delta: largest ``spent``, and the delta at which it holds (0 if pure).
@@ -57,8 +57,8 @@ class Ledger(NamedTuple):
         dp-accounting.
       unnoised: names of the quantities that clients sent without noise.
       client_ids: ids of clients 0, ..., K - 1; empty if clients are numbered 0, 1, ...
-      overlaps: whether rounds overlap. The ledger then counts server steps as rounds and charges a
-        release when its client starts, which a client does at most once per server step.
+      overlaps: whether rounds overlap. The ledger then counts server steps as rounds, and charges a
+        release when its client starts. Each client starts at most once per server step.
     """
 
     mechanism: str
@@ -84,7 +84,7 @@ class Ledger(NamedTuple):
     def warning(self) -> str:
         """Warning that clients send more than data sizes without noise, or an empty string.
 
-        Print it next to every epsilon of whole updates. Data sizes count as public.
+        Print it next to every whole-update epsilon. Data sizes count as public.
         """
         names = ", ".join(name for name in self.unnoised if name != SIZES)
         text = f"NO GUARANTEE, because epsilon does not cover values sent without noise ({names})."
@@ -105,7 +105,7 @@ def ledger(run: Result | Selector | xr.Dataset, delta: float = 1e-5) -> Ledger:
       quote ``tight_at_most``, which always holds.
 
     Raises:
-      ConfigError: if ``run`` is a batch, a quantity was not recorded, or delta is out of range.
+      ConfigError: if ``run`` is a batch or lacks a quantity, or if delta is out of range.
 
     Examples:
       >>> import jax
@@ -194,7 +194,7 @@ def _has_law(budget: Budget) -> bool:
 
 
 def _budgets(run: Any, budget: Budget, shape: tuple[int, ...]) -> tuple[Budget, np.ndarray]:
-    """Return the budget with each client's eps_bar filled in, and these values, [K] or [S, K]."""
+    """Return the budget with each client's eps_bar filled in, and eps_bar alone, [K] or [S, K]."""
     if not _has_law(budget):
         return budget, np.full(shape, np.asarray(budget.total()))
     own = np.asarray(run.budget)[..., : shape[-1]]
@@ -236,7 +236,7 @@ def _largest_total(
 ) -> float:
     """Return the largest :func:`total_epsilon` of any client.
 
-    The busiest of the clients with equal budgets has the largest. ``spent`` bounds a pure total.
+    Of clients with equal budgets, the busiest has the largest total. ``spent`` bounds a pure total.
     """
     most: dict[float, tuple[float, int]] = {}
     for total, count, sum_of in zip(budget.flat, counts.flat, spent.flat, strict=True):
@@ -305,9 +305,9 @@ def _schedule(budget: Budget, participation: Array) -> tuple[Array, Array]:
 def _laplace(loss: LaplaceLoss, delta: float) -> float:
     """Compose privacy loss distributions of ``LaplaceDpEvent(1 / eps_i)`` under ADD_OR_REMOVE_ONE.
 
-    Returns dp-accounting's upper estimate (Koskela, Jalko and Honkela 2020) or the plain sum if it
-    is smaller. Neighbours are any two inputs (replace-one). Their whole distance (Delta or 2C) is
-    already in the noise scale, so no factor of 2 is added.
+    Returns the smaller of dp-accounting's upper estimate (Koskela, Jalko and Honkela 2020) and the
+    plain sum. Neighbours are any two inputs (replace-one). The noise scale already contains their
+    full distance (Delta or 2C), so no factor of 2 is added.
     """
     epsilon = np.asarray(loss.epsilon)
     basic = float(epsilon.sum(dtype=float))
@@ -319,13 +319,13 @@ def _laplace(loss: LaplaceLoss, delta: float) -> float:
 
 
 def _gaussian(loss: GaussianLoss, delta: float) -> float:
-    """Compose exactly, as a single Gaussian with multiplier (sum 1 / multiplier^2)^(-1/2)."""
+    """Compose releases exactly, as one Gaussian with multiplier (sum 1 / multiplier^2)^(-1/2)."""
     each = np.asarray(loss.multiplier, float)
     return float(_dp_accounting().get_epsilon_gaussian(np.sum(each**-2) ** -0.5, delta))
 
 
 def _worst(loss: WorstLoss, delta: float) -> float:
-    """Compose like randomised response, the worst (eps, delta) mechanism (Kairouz et al. 2015)."""
+    """Compose releases like randomised response, the worst case (Kairouz et al. 2015)."""
     epsilon = np.asarray(loss.epsilon)
     each = float(loss.delta)
     basic = float(epsilon.sum(dtype=float)) if epsilon.size * each <= delta else math.inf
@@ -349,9 +349,9 @@ def _composed(parts: Callable[[Any], list[Any]], releases: tuple[Any, ...], delt
     """Compose the privacy loss distributions ``parts(releases)``; return epsilon at ``delta``."""
     try:
         left = parts(releases)
-    except OverflowError:  # e^eps overflows from eps = 710
+    except OverflowError:  # e^eps overflows for eps >= 710
         return math.inf
-    while len(left) > 1:  # pairwise is much faster than sequential
+    while len(left) > 1:  # pairwise composition is much faster
         pairs = zip(left[::2], left[1::2], strict=False)
         left = [a.compose(b) for a, b in pairs] + left[len(left) // 2 * 2 :]
     with np.errstate(over="ignore"):  # a large epsilon overflows to infinity

@@ -1,4 +1,4 @@
-"""Privacy ledgers of a sweep, as a terminal table and as a CSV file of all clients."""
+"""Privacy ledgers of a sweep, as a terminal table or a CSV file of all clients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HEADINGS = (
 
 
 def rows(books: dict[str, Ledger]) -> Iterator[tuple[str, ...]]:
-    """Yield one row per config, with the largest value of any client in each of ``HEADINGS``."""
+    """Yield one row per config, under ``HEADINGS``, with the largest value of any client."""
     for name, book in books.items():
 
         def of_update(epsilon: float, book: Ledger = book) -> str:
@@ -59,8 +59,8 @@ def caption(books: dict[str, Ledger]) -> str:
     return (
         "Largest value of any client, over all seeds. basic: sum over the client's releases. If "
         "the unit is a coordinate, an update has d times this epsilon. PLD: tight total at delta "
-        f"{delta:g}, if participation does not depend on the data. at most: tight total of a "
-        "client in every round. Quote 'at most' if selection depends on releases."
+        f"{delta:g}, if participation does not depend on the data. at most: tight total if a "
+        "client takes part in every round. Quote 'at most' if selection depends on releases."
     )
 
 
@@ -76,7 +76,7 @@ def table(books: dict[str, Ledger]) -> Sheet:
 
 
 def notes(books: dict[str, Ledger]) -> Iterator[str]:
-    """Yield notes on data sent without noise, deltas, spent budgets and missing dp-accounting."""
+    """Yield notes on un-noised data, deltas, spent budgets, overlaps and missing PLD totals."""
     warnings: dict[str, list[str]] = {}
     for name, book in books.items():
         if book.warning:
@@ -89,8 +89,8 @@ def notes(books: dict[str, Ledger]) -> Iterator[str]:
     for name, book in books.items():
         if book.basic_delta:
             yield (
-                f"{name}: basic epsilon holds at delta {book.basic_delta:.2g}, the sum over "
-                "releases."
+                f"{name}: basic epsilon holds at delta {book.basic_delta:.2g}, the sum of the "
+                "deltas of a client's releases."
             )
         if book.exhausted.any():
             rounds = book.last_release[book.last_release > 0]

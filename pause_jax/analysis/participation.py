@@ -17,7 +17,7 @@ from pause_jax.world.latency.base import Work
 
 Floats = NDArray[np.float64]
 
-# Maximum number of points per curve. With more clients, a point averages neighbouring clients.
+# Maximum number of points per curve. With more clients, each point averages neighbours.
 _POINTS = 60
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_accuracy", "plot_participation", "plot_regret", "plot_spent", "save_figures"]
 
-# Maximum number of error bands. More bands would overlap, so error bars replace them.
+# Maximum number of error bands. With more curves, bands would overlap, so draw error bars.
 _FEW_BANDS = 6
 # Maximum number of names in a legend column.
 _NAMES = 16
@@ -96,8 +96,8 @@ def plot_spent(result: xr.Dataset, axes: Axes) -> None:
 def plot_participation(result: xr.Dataset, axes: Axes) -> None:
     """Draw the share of rounds in which each client took part, from fastest to slowest client.
 
-    A flat curve means equal participation, and a falling curve means that fast clients take part
-    more often. If a config's latency model is not available, clients are ordered by number.
+    A flat curve means equal participation. A falling curve means that fast clients take part more
+    often. If the latency model of any config is not available, clients are ordered by number.
     """
     found = taken.participation(result)
     errors = _draw(taken.by_client(found), result, axes, errors=True)
@@ -113,7 +113,7 @@ def plot_regret(curves: xr.DataArray, axes: Axes, scale: str = "log") -> None:
     Args:
       curves: cumulative regret R(n), [config, seed, round].
       axes: Matplotlib axes.
-      scale: Matplotlib scale of both axes. ``log`` omits means <= 0.
+      scale: Matplotlib scale of both axes. With ``log``, means <= 0 are omitted.
     """
     n = curves["round"].values
     shown = np.unique(np.geomspace(1, n.size, 400).astype(int)) - 1
@@ -150,7 +150,7 @@ def _draw(
         axes.plot(
             x,
             y,
-            label=label.replace("$", r"\$"),  # Matplotlib would read a formula
+            label=label.replace("$", r"\$"),  # a bare $ starts a formula
             lw=1.2 + 1.8 * min(under, 3),
             ls=(0, look.dash) if look.dash else "-",
             marker=look.marker,
@@ -203,8 +203,8 @@ def save_figures(
       target: accuracy to mark with a horizontal line; ignored for regression.
 
     Returns:
-      Paths of ``accuracy_vs_seconds`` (``loss_vs_seconds`` for regression, neither without
-      learning), of ``spent_budget_vs_rounds`` if a config limits its budget, and of
+      Paths of the figures: ``accuracy_vs_seconds`` with learning (``loss_vs_seconds`` for
+      regression), ``spent_budget_vs_rounds`` if any config limits its budget, and
       ``participation_per_client``.
     """
     import matplotlib

@@ -1,7 +1,7 @@
 """Cumulative regret, its growth, and the papers' bounds.
 
-The regret of a round, which ``simulate`` records, is C^G(genie) - C^G(cohort), PAUSE (10), given
-the policy's history. It can be negative for a cohort that is smaller than the genie's
+The regret of a round is C^G(genie) - C^G(cohort), PAUSE (10), where both cohorts are chosen after
+the same history. It can be negative for a cohort that is smaller than the genie's
 (``run.rounds.state.Score``), so the cumulative regret R(n) may decrease.
 """
 
@@ -44,7 +44,7 @@ class Growth(NamedTuple):
 
 
 def cumulative(result: xr.Dataset) -> xr.DataArray:
-    """Return cumulative regret R(n) in float64, [config, seed, round].
+    """Return the cumulative regret R(n) in float64, [config, seed, round].
 
     A round without clients adds 0. The coordinate ``empty_rounds`` [config, seed] counts these
     rounds. R(n) is NaN after the last round of a run.
@@ -103,7 +103,7 @@ def measure(configs: Mapping[str, SimConfig], keys: Array) -> xr.DataArray:
 def growth(regret: ArrayLike) -> Growth:
     """Fit the growth of cumulative regret over the last decade of rounds, n in [T / 10, T].
 
-    The exponent is fitted to each seed at up to 50 rounds equally spaced in ln n. Its error is the
+    The exponent is fitted per seed, at up to 50 rounds equally spaced in ln n. Its error is the
     standard error over seeds, because points along a curve are strongly correlated.
 
     Args:
@@ -180,7 +180,7 @@ def _r2(x: Floats, y: Floats) -> float:
 def smallest_gap(values: ArrayLike) -> float:
     """Return the papers' delta, the smallest difference between two clients' expected values.
 
-    Theorem 3 defines delta for mean latencies but uses mean speeds. State which values you pass.
+    PAUSE's Theorem 3 defines delta for mean latencies but uses mean speeds. State which you pass.
     """
     return float(np.min(np.diff(np.sort(np.asarray(values, np.float64)))))
 

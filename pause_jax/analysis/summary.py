@@ -34,10 +34,9 @@ def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
       ``seeds`` (number of seeds), ``reached`` (number of seeds that reached the target),
       ``epsilon_unit``, ``rounds`` (played rounds of all seeds), ``empty_rounds`` (played rounds
       without clients, which add 0 to the regret), and ``<name>`` and ``<name>_se`` for each metric.
-      ``worst_tenth`` and ``spread`` (if ``client_accuracy`` was recorded) are the mean accuracy of
-      the worst tenth of the clients and the standard deviation over clients, at the end.
-      If the rows have columns ``reward...``, the configs' rewards differ, and their regrets are not
-      comparable.
+      ``worst_tenth`` and ``spread`` (if ``client_accuracy`` was recorded) are the mean final
+      accuracy of the worst tenth of clients and the standard deviation over clients. If the rows
+      have keys ``reward...``, the configs' rewards differ, so their regrets are not comparable.
     """
     to_target = metrics.time_to_accuracy(result, target)
     columns = {
@@ -140,7 +139,7 @@ def merits(rows: list[dict[str, Any]], target: float) -> Table:
         * (kind != "bandit")
         + "s: simulated seconds. eps: largest budget spent by any client"
         f"{', ' + one_unit if one_unit else ''}. fairness: Jain's index of participation."
-        + " worst tenth, spread: mean accuracy of the worst clients, and deviation over clients."
+        + " worst tenth: the worst clients' mean accuracy. spread: standard deviation over clients."
         * bool(tails)
         + " empty: rounds without clients, over all seeds." * some_empty
         + " They add 0 to the regret." * (some_empty and kind == "bandit")
@@ -182,7 +181,7 @@ def notes(result: xr.Dataset) -> Iterator[str]:
 
 
 def _collapse(name: str, one: xr.Dataset) -> Iterator[str]:
-    """Yield a note if a private model's last mean accuracy is below 70 % of its best one."""
+    """Yield a note if a private model's last mean accuracy is below 70 % of its best."""
     curve = one.test_accuracy.mean("seed").dropna("eval_round")
     if curve.size == 0 or one.epsilon_unit.item() == "none":
         return

@@ -12,11 +12,11 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 from rich.text import Text
 
-# Minimum width of a label column. Long labels wrap, because numbers must not.
+# Minimum width of a label column. Long labels wrap, but numbers never do.
 _LABEL_WIDTH = 12
 # Cap on the minimum width of a prose column, which is otherwise the width of its longest word.
 _PROSE_WIDTH = 20
-# Number of spaces between two columns, and at both ends of a row together.
+# Number of spaces between two columns, and in total at the two ends of a row.
 _GAP, _ENDS = 3, 2
 
 

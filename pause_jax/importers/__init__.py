@@ -1,1 +1,1 @@
-"""Importers of public data files from other projects, one module per source."""
+"""Importers for data files of other projects, one module per source."""

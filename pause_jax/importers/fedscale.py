@@ -1,7 +1,7 @@
-"""Importer of FedScale's device capacities and behaviour traces (two pickle files).
+"""Importer for FedScale's device capacities and behaviour traces (two pickle files).
 
 Format: ``benchmark/dataset/data/device_info/README.md`` and
-``fedscale/cloud/internal/client_metadata.py`` of github.com/SymbioticLab/FedScale (Apache-2.0).
+``fedscale/cloud/internal/client_metadata.py`` in github.com/SymbioticLab/FedScale (Apache-2.0).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pause_jax.importers.request import (
 )
 from pause_jax.importers.tables import PER_CLIENT
 
-# Approximate memory of one interval of a table, in bytes.
+# Approximate memory per interval of a table, in bytes.
 _LINE = 200
 # A client's intervals, and the period after which they repeat, in seconds.
 _Trace = tuple[list[tuple[float, float]], float]
@@ -41,8 +41,8 @@ _GRADIENT = 3.0
 def read(request: Request) -> Imported:
     """Read devices (``client_device_capacity``), intervals (``client_behave_trace``), or both.
 
-    With both files, client p has trace p modulo the number of traces. Traces without an interval
-    are left out.
+    With both files, client p receives trace p modulo the number of traces. Traces without
+    intervals are skipped.
 
     Raises:
       ConfigError: if a file has neither format or is damaged.
@@ -131,7 +131,7 @@ def _number(value: Any, above: float = -math.inf) -> float:
 
 
 class _NumbersOnly(pickle.Unpickler):
-    """Unpickler that rejects names, which containers, strings and numbers do not need."""
+    """Unpickler that rejects classes and functions. Containers and numbers need neither."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"it names {module}.{name}")
@@ -151,5 +151,5 @@ def _pickle_of(path: pathlib.Path) -> Any:
                 raise ValueError("an object number exceeds the file size")
         return _NumbersOnly(io.BytesIO(content)).load()
     except (*WRONG, pickle.UnpicklingError, EOFError, MemoryError, RecursionError) as error:
-        rule = "must be a complete pickle file of numbers, strings and containers. No code was run"
-        refuse(path, f"{rule} ({shown(str(error))}). Download the original file")
+        rule = "must be a complete pickle file of numbers, strings and containers"
+        refuse(path, f"{rule} ({shown(str(error))}). No code was run. Download the original file")

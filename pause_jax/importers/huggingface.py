@@ -1,4 +1,4 @@
-"""Importer of Hugging Face data sets with a client column, and of Flower Datasets partitioners.
+"""Importer for Hugging Face data sets with client ids, and for Flower Datasets partitioners.
 
 Format: ``Dataset.save_to_disk`` of huggingface.co/docs/datasets, and ``Partitioner`` of
 flower.ai/docs/datasets (both Apache-2.0; each data set has its own licence).
@@ -20,7 +20,7 @@ from pause_jax.base.struct import ConfigError
 from pause_jax.importers.request import Imported, Request, refuse
 from pause_jax.importers.samples import Samples, imported
 
-# Usual names of the columns of inputs, targets and client ids. --columns overrides them.
+# Usual column names of inputs, targets and client ids. --columns overrides them.
 _USUAL = {
     "x": ("image", "img", "x", "features"),
     "y": ("label", "labels", "character", "y"),
@@ -34,7 +34,7 @@ def read(request: Request) -> Imported:
     The split ``train`` becomes the training set, and the split ``test``, if any, the test set.
 
     Raises:
-      ConfigError: if ``datasets``, the folder, the split ``train`` or a column is missing.
+      ConfigError: if the package datasets, the folder, the split ``train`` or a column is missing.
     """
     datasets = require("datasets", "huggingface", "huggingface")
     path = request.path
@@ -56,8 +56,8 @@ def partitioned(
     """Return the arrays ``x``, ``y`` and ``clients`` of a partitioner, for ``Dataset.of``.
 
     Args:
-      partitioner: Flower Datasets partitioner with ``dataset`` set; partition k is client k.
-      columns: names of the columns for ``x`` and ``y``, if they are not the usual names.
+      partitioner: Flower Datasets partitioner with ``dataset`` set. Partition k becomes client k.
+      columns: column names for ``x`` and ``y``, if they differ from the usual names.
 
     Returns:
       Inputs [N, ...], targets [N, ...] and client ids, str [N].
@@ -107,7 +107,7 @@ def _column(path: pathlib.Path, part: Any, name: str, columns: Mapping[str, str]
 def _array(path: pathlib.Path, part: Any, column: str) -> NDArray[Any]:
     """Return a column as a numeric array; grey images have shape [N, H, W, 1]."""
     feature = part.features[column]
-    # The pixels of a palette image are palette indices instead of colours.
+    # The pixels of a palette image are palette indices, not colours.
     rows = [
         np.asarray(row.convert("RGB") if getattr(row, "mode", "") in ("P", "PA") else row)
         for row in part[column][:]

@@ -1,6 +1,6 @@
-"""Importer of LEAF's JSON files for FEMNIST, Shakespeare and the synthetic data.
+"""Importer for LEAF's JSON files of FEMNIST, Shakespeare and the synthetic data.
 
-Format: ``data/*/README.md`` and ``data/*/preprocess/`` of github.com/TalwalkarLab/leaf
+Format: ``data/*/README.md`` and ``data/*/preprocess/`` in github.com/TalwalkarLab/leaf
 (BSD-2-Clause).
 """
 
@@ -62,7 +62,7 @@ def _users(request: Request, paths: list[pathlib.Path]) -> Samples:
     found: Samples = {}
     for path in paths:
         content = content_of("FILE", str(path))
-        rule = "must be JSON with users, num_samples and user_data, with x and y of each user"
+        rule = "must be JSON with users, num_samples, and user_data with x and y for each user"
         try:
             told = msgspec.json.decode(content, type=_Users)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -74,7 +74,7 @@ def _users(request: Request, paths: list[pathlib.Path]) -> Samples:
             if user in found:
                 refuse(
                     path,
-                    f"user {user!r} is also in an earlier file, whose samples would be lost. "
+                    f"user {user!r} is also in an earlier file, and would lose those samples. "
                     "Pass the folder that contains train and test, or merge the files",
                 )
             if counted != (number := len(samples[user].y)):

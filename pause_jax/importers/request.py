@@ -1,4 +1,4 @@
-"""Arguments and result of an import, and functions that all importers share."""
+"""Arguments and result of an import, and functions that importers share."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Request(NamedTuple):
     def path(self) -> pathlib.Path:
         """Path of the only file; raises ConfigError if the request has several files."""
         if len(self.paths) > 1:
-            refuse(self.paths[1], "must be imported separately, to its own folder")
+            refuse(self.paths[1], "must be imported separately, into another folder")
         return self.paths[0]
 
     def places(self, known: int) -> NDArray[np.int64]:
@@ -139,10 +139,10 @@ def parsed(
     parse: Callable[[Any], T],
     rule: str,
 ) -> Iterator[T]:
-    """Yield the parsed entries of a file; ``rule`` states what a valid entry must be.
+    """Yield the parsed entries of a file. ``rule`` describes a valid entry.
 
     Raises:
-      ConfigError: if ``parse`` cannot read an entry. The message contains its name and ``rule``.
+      ConfigError: if ``parse`` cannot read an entry. The message has the entry's name and ``rule``.
     """
     for name, entry in entries:
         try:

@@ -17,10 +17,10 @@ Samples = dict[str, tuple[NDArray[Any], NDArray[Any]]]
 
 
 def imported(path: pathlib.Path, train: Samples, test: Samples) -> Imported:
-    """Build the result with arrays ``x``, ``y``, ``clients`` (and ``x_test``, ``y_test``, if any).
+    """Build the result with arrays ``x``, ``y``, ``clients``, and ``x_test``, ``y_test`` if any.
 
     Raises:
-      ConfigError: if there are no samples, or if the id or a sample of a client is invalid.
+      ConfigError: if no client has training samples, or a client's id or samples are invalid.
     """
     full = {client: part for client, part in train.items() if len(part[0])}
     if not full:

@@ -1,4 +1,4 @@
-"""Importer of CSV files with devices, measured latencies or intervals, under any column names."""
+"""Importer for CSV files of devices, measured latencies or intervals, with any column names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PER_CLIENT = tuple(word for word in COLUMNS if word != "share")
 NO_NETWORK = 1e6
 # Seconds per sample for the median score, equal to the median of the bundled phones.
 MEDIAN_SECONDS = 0.17
-# Standard column and conversion factor of each column in a different unit.
+# Standard column and conversion factor for each column in another unit.
 _UNITS = {
     "ms": ("seconds", 1e-3),
     "sample_ms": ("sample_seconds", 1e-3),
@@ -43,7 +43,7 @@ _KNOWN = (*COLUMNS, *_UNITS, "score", "client", "seconds", "round", "time", "sta
 def read(request: Request) -> Imported:
     """Read devices, measured latencies or intervals from a CSV file, depending on its columns.
 
-    Latencies and intervals are copied as text. The models that read the output validate them.
+    Seconds and intervals are copied as text. The models that read the output validate them.
 
     Raises:
       ConfigError: if a column is unknown or missing, or if a device has an invalid number.

@@ -1,4 +1,4 @@
-"""Importer of TensorFlow Federated's EMNIST, an SQLite file of ``tf.train.Example`` messages.
+"""Importer for TensorFlow Federated's EMNIST, an SQLite file of ``tf.train.Example`` messages.
 
 Format: ``SqlClientData`` and ``emnist.load_data`` of tensorflow.org/federated (Apache-2.0).
 tensorflow-datasets (the extra ``data``) parses the messages without TensorFlow.
@@ -43,7 +43,7 @@ def read(request: Request) -> Imported:
 
 def _samples(request: Request, path: pathlib.Path, split: str) -> Samples:
     found: Samples = {}
-    rule = f"must be a tf.train.Example with pixels and label ({split})"
+    rule = f"must be a tf.train.Example with pixels and label, in split {split}"
     try:
         with sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True) as database:
             writers = database.execute("SELECT DISTINCT client_id FROM client_metadata")

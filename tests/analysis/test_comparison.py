@@ -63,7 +63,7 @@ def test_reference_is_the_best_private_config():
     result = made({"all, no privacy": clear, "good": None, "bad": None}, spread=0.001)
     found = compare(result, 0.5)
     assert found.against == "good"
-    assert ". good is the best config whose epsilon covers everything clients send." in found.text
+    assert re.search(r"\. good is the best config .* clients send except data sizes\.", found.text)
     found = compare(result, 0.99)
     assert re.search(r"'all, no privacy' \([0-9.]+ points higher, ", found.text)
     result["unnoised"][1] = "losses"
@@ -119,7 +119,7 @@ def test_no_comparison_without_finite_values():
     result = made({"a": None, "b": None}, learning="none")
     result["first_broken_round"][:] = 1
     assert compare(result, 0.8).text == "No comparison: no config has a value in every seed."
-    assert compare(result, 0.8, against="a").text == "No comparison: a broke its contract."
+    assert compare(result, 0.8, against="a").text.startswith("No comparison: a broke a contract")
 
 
 def test_long_lists_are_abbreviated():

@@ -370,8 +370,8 @@ def test_unwritable_output_is_rejected_in_one_line(tmp_path, capsys):
     ("text", "words"),
     [
         ("client,seconds\n0,1\n0,2\n", "only one client"),
-        ("client,seconds\n0,1\n1,2\n", "each client has one measurement or equal ones"),
-        ("client,seconds\n0,1\n0,1\n1,2\n1,2\n", "each client has one measurement or equal ones"),
+        ("client,seconds\n0,1\n1,2\n", "no client has two different measurements"),
+        ("client,seconds\n0,1\n0,1\n1,2\n1,2\n", "no client has two different measurements"),
         ("client,seconds\n0,1\n0,2\n1,\n", "line 4, '1,': the client must have seconds on"),
         ("client,round,seconds\n0,1,1\n0.0,1,2\n", "line 3, '0.0,1,2': an earlier line has the"),
         ("client,seconds,time\n0,1,tuesday\n", "'0,1,tuesday': must be client, seconds, time"),

@@ -72,7 +72,7 @@ def test_client_accuracy_adds_columns_worst_tenth_and_spread():
     assert shown.headings[4:6] == ("worst tenth, %", "spread, %")
     cells = {row[0]: row[4:6] for row in shown.rows}
     assert cells == {"a": ("0.0±0.0", "17.1±0.0"), "b": ("10.0±0.0", "18.5±0.0")}
-    assert "worst tenth, spread: mean accuracy of the worst clients, and " in shown.caption
+    assert "worst tenth: the worst clients' mean accuracy. spread: " in shown.caption
     result["query_seconds"] *= 0
     words = "b: no accuracy for clients with one sample (up to 1 per seed)."
     assert list(notes(result)) == [words]

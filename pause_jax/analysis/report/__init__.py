@@ -31,8 +31,7 @@ def write(
       result: data set from ``sweep``, or a loaded ``data.nc``.
       path: path of the HTML file.
       target: accuracy for the time-to-target comparison, in (0, 1].
-      against: reference config of the comparison; the best config by default
-        (``analysis.comparison.compare``).
+      against: reference config of the comparison (default: see ``analysis.comparison.compare``).
       title: title of the page.
 
     Returns:

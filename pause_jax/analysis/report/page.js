@@ -18,7 +18,7 @@ for (const block of document.querySelectorAll('script[type="application/json"]')
     throw error;
   });
 }
-// Print the differing fields, but not the config files, which are stored next to the page.
+// Print the differing fields, but not the other collapsed sections.
 addEventListener("beforeprint", () => {
   for (const part of document.querySelectorAll("details.printed")) part.open = true;
 });

@@ -99,7 +99,7 @@ def _privacy(result: xr.Dataset) -> tuple[summary.Table | None, dict[str, list[s
 
 
 def _units(result: xr.Dataset) -> Iterator[str]:
-    """Yield the notes on privacy that do not depend on the classes of the configs."""
+    """Yield privacy notes that do not require the configs' custom classes."""
     for config in result.config.values:
         one = result.sel(config=config)
         unit, unnoised = one.epsilon_unit.item(), [one.unnoised.item()]
@@ -111,7 +111,7 @@ def _units(result: xr.Dataset) -> Iterator[str]:
 
 @functools.cache
 def _bundle() -> str:
-    """Return the JavaScript of Vega, Vega-Lite and vega-embed that Altair targets."""
+    """Return the JavaScript of Vega, Vega-Lite and vega-embed for this version of Altair."""
     version = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
     bundle: Any = vl_convert.javascript_bundle  # the type stub lacks defaults
     return str(bundle(vl_version=version))

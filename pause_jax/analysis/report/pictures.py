@@ -1,4 +1,4 @@
-"""Charts of a report as Vega-Lite specifications, with as many points as a page can show."""
+"""Charts of a report as Vega-Lite specifications, with a limited number of points."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Picture(NamedTuple):
 
 
 def against_time(result: xr.Dataset, target: float) -> Picture | None:
-    """Plot test accuracy, or loss, against simulated seconds; None without learning."""
+    """Plot test accuracy, or loss, against simulated seconds; return None without learning."""
     if not learns(result):
         return None
     curves = progress(result)
@@ -63,7 +63,7 @@ def against_time(result: xr.Dataset, target: float) -> Picture | None:
 
 
 def budget(result: xr.Dataset) -> Picture | None:
-    """Plot the largest budget spent by any client against rounds; None if no budget is limited."""
+    """Plot the largest spent budget of any client by round; return None if all are unlimited."""
     curves = by_round(result.max_spent)
     if not curves:
         return None
@@ -78,13 +78,13 @@ def budget(result: xr.Dataset) -> Picture | None:
 
 
 def regret(result: xr.Dataset) -> Picture | None:
-    """Plot cumulative regret against rounds; None if it was not tracked."""
+    """Plot cumulative regret against rounds; return None if it was not tracked."""
     if not np.isfinite(result.regret).any():
         return None
     each = result.regret.astype(np.float64).where(~metrics.empty_rounds(result), 0.0)
     words = "Relative to the genie, which has the same history but knows the true mean speeds."
     curves = by_round(each.cumsum("round", skipna=False))
-    labels = "round", "cumulative regret"  # often from 0 to thousands, sometimes negative
+    labels = "round", "cumulative regret"  # may reach thousands or be negative
     return _picture("Cumulative regret", words, curves, result, labels, log="symlog")
 
 
@@ -105,7 +105,7 @@ def in_flight(result: xr.Dataset) -> Picture:
 
 
 def staleness(result: xr.Dataset) -> Picture:
-    """Plot the share of answers with each staleness."""
+    """Plot the distribution of staleness over answers, in percent."""
     each = result.staleness.stack(answer=("round", "slot")).transpose("config", "seed", "answer")
     most = int(each.max())
     # The staleness of an empty slot is -1.
@@ -119,14 +119,14 @@ def staleness(result: xr.Dataset) -> Picture:
 
 
 def _overlapping(curves: dict[str, Curve], first: int) -> dict[str, Curve]:
-    """Return the curves with a positive mean from index ``first`` on, or all curves if none has."""
+    """Return curves with a positive mean at or after index ``first``, or all if none has one."""
     some = {name: curve for name, curve in curves.items() if np.any(curve.mean[first:] > 0)}
     return some or curves
 
 
 def participation(result: xr.Dataset, found: dict[str, Participation]) -> Picture:
     """Plot the share of rounds in which each client took part."""
-    words = "A flat curve means equal participation. A falling curve favours fast clients."
+    words = "Flat curve: equal participation. Falling curve: fast clients take part more often."
     if any(each.seconds is None for each in found.values()):
         words = "Clients are sorted by number, because their expected latencies are unknown."
     return _picture("Participation per client", words, by_client(found), result, labels_of(found))
@@ -145,9 +145,9 @@ def _picture(
 ) -> Picture:
     """Build a chart of curves with axis ``labels``.
 
-    ``rule`` is the label and height of a horizontal line, ``log`` is the type of a logarithmic
-    vertical axis (``log`` or ``symlog``), and ``numbers`` is the title and value of a further
-    tooltip entry per point.
+    ``rule`` is the label and height of a horizontal line. ``log`` is the type of a logarithmic
+    vertical axis (``log`` or ``symlog``). ``numbers`` is the title of an extra tooltip entry, and
+    its value at each point.
     """
     known = {name: style for name, style in styles(result.config.values).items() if name in curves}
     places = {name: place for place, name in enumerate(known)}
@@ -264,7 +264,7 @@ def _rows(
 
 
 def _legend(names: list[str]) -> alt.Legend:
-    """Build a legend whose number of columns follows the chart's current width."""
+    """Build a legend whose number of columns adapts to the chart's width."""
     longest = 30 + 6 * max(map(len, names))
     return alt.Legend(
         title=None,

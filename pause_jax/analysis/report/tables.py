@@ -18,7 +18,7 @@ from pause_jax.config import config_file
 
 Places = NDArray[np.intp]
 
-# Maximum number of budgets with one column each. With more, clients are split into thirds.
+# Maximum number of budgets with a column each. With more budgets, split clients into thirds.
 _TIERS = 5
 
 
@@ -56,7 +56,7 @@ def common(result: xr.Dataset) -> Table:
 
 
 def judged(result: xr.Dataset, comparison: Comparison) -> Table | None:
-    """Return the table of paired differences from the reference config; None if there are none."""
+    """Return the table of differences from the reference config; None without a comparison."""
     if not comparison.against or result.sizes["config"] == 1:
         return None
     headings = ("config", *(aim.title for aim in comparison.aims))
@@ -72,7 +72,7 @@ def judged(result: xr.Dataset, comparison: Comparison) -> Table | None:
 
 def _caption_of(result: xr.Dataset, comparison: Comparison) -> str:
     if result.sizes["seed"] == 1:
-        return "One seed cannot distinguish a difference from chance. Run more seeds."
+        return "With only one seed, every difference may be due to chance. Run more seeds."
     number = comparison.comparisons
     others = result.sizes["config"] - 1
     fixed = (
@@ -80,7 +80,7 @@ def _caption_of(result: xr.Dataset, comparison: Comparison) -> str:
         "narrower intervals. "
     )
     return (
-        "Mean paired difference [paired t-interval]; equal seeds share the same world. The "
+        "Mean paired difference [paired t-interval]. The runs of a pair use the same key. The "
         "intervals of a column hold jointly with 95 % confidence (Bonferroni correction for "
         f"{number} comparison{'s' * (number > 1)}). {fixed if number > others else ''}"
         "~: not significant, because the interval contains 0. A difference over fewer seeds is "
@@ -100,7 +100,7 @@ def _difference(each: Difference, aim: Aim) -> str:
 
 
 def privacy(books: dict[str, Ledger]) -> Table:
-    """Return the ledger table, with one row per config for its busiest client."""
+    """Return the ledger table, with the largest client values of each config."""
     _, *headings = ledger_table.HEADINGS
     titles = ("config", *(heading.replace("\n", " ") for heading in headings))
     rows = tuple(ledger_table.rows(books))
@@ -134,7 +134,7 @@ def participation(result: xr.Dataset, found: dict[str, Participation]) -> Table:
 
 
 def left_behind(result: xr.Dataset, found: dict[str, Participation]) -> Table | None:
-    """Return the table of the end accuracy at groups of clients; None if it was not recorded."""
+    """Return the table of final accuracy by group of clients; None if it was not recorded."""
     if "client_accuracy" not in result.variables:
         return None
     final = metrics.final(result, "client_accuracy").transpose("config", "seed", "client")
@@ -167,10 +167,10 @@ def _percent(values: NDArray[np.floating]) -> str:
 
 
 def _by_budget(result: xr.Dataset) -> tuple[tuple[str, ...], dict[str, list[Places]]] | None:
-    """Group clients by size of budget; None if it was not recorded or is equal for all clients.
+    """Group clients by budget; return None if budgets are equal in each config or not recorded.
 
-    Returns the names of the groups and, by config, the places of each group's clients in a
-    flattened [seed, client] array. Padding and unlimited budgets are in no group.
+    Returns the names of the groups and, by config, the indices of each group's clients in a
+    flattened [seed, client] array. Padding and clients with unlimited budgets are in no group.
     """
     if "budget" not in result.variables:
         return None
@@ -189,14 +189,14 @@ def _by_budget(result: xr.Dataset) -> tuple[tuple[str, ...], dict[str, list[Plac
             for name, budget in budgets.items()
         }
     return ("smallest budgets", "middle budgets", "largest budgets"), {
-        # Budgets that are not finite are last.
+        # Sorting puts budgets that are not finite last.
         name: np.array_split(np.argsort(budget, kind="stable")[: finite[name].size], 3)
         for name, budget in budgets.items()
     }
 
 
 def by_budget(result: xr.Dataset) -> Table | None:
-    """Return the table of the mean share of the budget that clients spent, by size of budget.
+    """Return the table of the mean share of their budget that clients spent, by size of budget.
 
     Returns None if ``budget`` was not recorded or is equal for all clients of each config.
     """
@@ -211,7 +211,7 @@ def by_budget(result: xr.Dataset) -> Table | None:
         )
         rows.append((name, *(_share(budget[place], spent[place]) for place in places)))
     words = "Mean share of the budget that a client spent, and the mean budget if budgets differ."
-    return Table("Spent budget by size of budget", ("config", *headings), tuple(rows), words)
+    return Table("Budget spent, by size of budget", ("config", *headings), tuple(rows), words)
 
 
 def _share(budget: np.ndarray, spent: np.ndarray) -> str:
