@@ -1,4 +1,4 @@
-"""Local training of a client, starting from the global model."""
+"""Local training of one client, which starts from the global model."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class LocalTraining(NamedTuple):
     task: Task
     optimizer: optax.GradientTransformation
     dataset: Dataset  # all samples, on the device
-    work: LocalWork  # batch size, and number of steps per client and round
+    work: LocalWork  # batch size and other settings that determine the number of steps
     largest: int  # upper bound on a client's number of samples (static)
-    equal: bool  # whether all clients take equally many steps, with static passes
+    equal: bool  # whether all clients take the same number of steps (static)
     noisy_inputs: bool  # whether inputs are noisy (data quality below 1; static)
     proximal: Array | float | None = None  # FedProx's mu, a scalar; None for no proximal term
     normalised: bool = False  # whether updates are normalised for FedNova (static)
@@ -49,7 +49,7 @@ class Keys(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """Inputs to the training of one cohort slot, or of all m slots if leaves are [m, ...]."""
+    """Training inputs of one cohort slot, or of all m slots if leaves are [m, ...]."""
 
     client: Int[Array, "*m"]  # client number
     opt_state: Any  # the client's optimiser state
@@ -71,10 +71,10 @@ def train_locally(
     keys: Keys,
     beside: Steps | None = None,
 ) -> tuple[Variables, optax.OptState, LocalLoss]:
-    """Train one client and return the update h_k = local - global, optimiser state and losses.
+    """Train one client and return its update h_k = local - global, optimiser state and losses.
 
-    ``beside``, if not None, has the steps [n] of all clients trained side by side. They run as many
-    steps as the longest of them, and steps beyond this client's last step change nothing.
+    ``beside``, if not None, has the steps [n] of all clients trained side by side. In each pass,
+    all run as many steps as the client with the most steps. Surplus steps change nothing.
     """
     import optax
 
@@ -85,7 +85,7 @@ def train_locally(
     dropout = jax.random.fold_in(keys.order, slot.client) if training.network.draws else None
 
     def in_pass(of: Steps, number: Array) -> Array:
-        """Return the number of steps in pass ``number``, from 0."""
+        """Return the number of steps in pass ``number`` (0, 1, ...)."""
         return jnp.clip(of.total - number * of.per_pass, 0, of.per_pass)
 
     def one_pass(number: Array, carry: Any) -> Any:
@@ -148,13 +148,13 @@ def train_locally(
 def visiting_order(
     training: LocalTraining, partition: Partition, client: Array, key: Array, number: Array
 ) -> Array:
-    """Return a client's sample numbers for pass ``number`` in random order, in whole batches.
+    """Return a client's sample numbers for pass ``number`` in random order, int [n].
 
     If the client has more than ``max_samples`` samples, the pass covers a cyclic window of them
-    that starts at a random position. Returns int [n], n being a multiple of the batch size.
+    that starts at a random position. n is ``max_samples``, rounded up to whole batches.
     """
     size = partition.size[client]
-    key = jax.random.clone(key)  # each pass has a key of its own, which JAX's checker cannot know
+    key = jax.random.clone(key)  # JAX's key checker cannot see that each pass has a different key
     key = jnp.where(number > 0, jax.random.fold_in(key, number), key)
     bits = draws.bits_of(key, client[None], 1 + training.max_samples)[0]
     window = draws.below(bits[0], size)
@@ -168,7 +168,7 @@ def visiting_order(
 def client_inputs(
     training: LocalTraining, rows: Array, quality: Array, input_key: Array
 ) -> tuple[Array, Array]:
-    """Return inputs, with noise according to the data quality, and targets of samples ``rows``."""
+    """Return inputs and targets of the samples ``rows``, with noise in low-quality inputs."""
     data = training.dataset
     x, y = data.to_input(data.x_train[rows]), data.y_train[rows]
     if training.noisy_inputs:

@@ -15,22 +15,22 @@ from pause_jax.learning.client import LocalTraining
 from pause_jax.learning.learner import Variables, sent_part, trained_part
 from pause_jax.learning.work import Steps
 
-# Maximum memory in bytes for clients trained side by side. A CPU is fastest while training stays in
-# the cache. On accelerators, the limit bounds memory. docs/engineering_log.md has measurements.
+# Maximum memory in bytes for clients trained side by side. A CPU is fastest if this memory fits in
+# its cache. On accelerators, the limit bounds memory use. See docs/engineering_log.md.
 CPU_BYTES = 16 * 2**20
 ACCELERATOR_BYTES = 2**30
 
-# (slot, steps of all clients trained side by side, or None to train alone) -> training result.
+# (slot, steps of all clients trained side by side, or None for a client alone) -> training result.
 Train = Callable[[Any, Steps | None], Any]
 
 
 class Execution(NamedTuple):
-    """Execution options for cohort training, which change results only by rounding errors.
+    """Execution options for cohort training. They change results only by rounding errors.
 
     Attributes:
-      client_batch: maximum number of clients trained side by side; 1 trains one after another.
-        None chooses the number from the memory that one client needs.
-      mesh: mesh with axis ``client`` of the devices that share a cohort; None for one device.
+      client_batch: maximum number of clients trained side by side (1: one after another); by
+        default chosen from the memory that one client needs.
+      mesh: device mesh that divides a cohort along its axis ``client``; None for one device.
       precision: precision of matrix products in the clients' training, as in
         ``jax.default_matmul_precision``; None for the device's default. All other products use
         the precision ``highest``.
@@ -42,13 +42,13 @@ class Execution(NamedTuple):
 
 
 def clients_that_fit(client_bytes: int) -> int:
-    """Return how many clients of ``client_bytes`` bytes each to train side by side, at least 1."""
+    """Return how many clients of ``client_bytes`` each fit within the memory limit, at least 1."""
     available = CPU_BYTES if jax.default_backend() == "cpu" else ACCELERATOR_BYTES
     return max(1, available // client_bytes)
 
 
 def training_bytes(training: LocalTraining, variables: Variables) -> int:
-    """Return the memory that one client needs in training, in bytes, without the frozen part."""
+    """Return the memory in bytes for training one client, excluding frozen weights."""
     batch = training.work.batch_size
     sample = training.dataset.sample
     x = jax.ShapeDtypeStruct((batch, *sample.shape), sample.dtype)
@@ -71,7 +71,7 @@ def map_clients(
 ) -> Any:
     """Map ``train`` over the slots of a cohort and return its results, leaves [m, ...].
 
-    ``steps`` [m], with total 0 for empty slots, are those of all clients; None if they are equal.
+    ``steps`` [m] has the steps of each slot (total 0 for an empty slot); None if all are equal.
     """
 
     def train_all(work: tuple[Any, Steps | None]) -> Any:
@@ -79,7 +79,7 @@ def map_clients(
 
     if mesh is None:
         return train_all((slots, steps))
-    # Pad each device's share with the last slot.
+    # Pad the cohort with copies of its last slot to give all devices the same number of slots.
     num_slots = jax.tree.leaves(slots)[0].shape[0]
     place = jnp.arange(-(-num_slots // mesh.size) * mesh.size)
     padded = jax.tree.map(lambda x: x[jnp.minimum(place, num_slots - 1)], (slots, steps))

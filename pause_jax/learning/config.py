@@ -1,4 +1,4 @@
-"""The config ``Learning``, which builds the learner of federated averaging."""
+"""Config class ``Learning`` for federated averaging."""
 
 from __future__ import annotations
 
@@ -46,49 +46,49 @@ from pause_jax.learning.work import EqualWork, LocalWork, WorkLaw, is_linear
 if TYPE_CHECKING:
     import optax
 
-# Shapes of the variables of each combination that passed ``Learning._checked_task``.
+# Cache of ``Learning._checked_task``: variable shapes by model, task and data shapes.
 _FITTING: dict[Any, Variables] = {}
 
 
 class Learning(Config):
-    """Config of the data, the model, local training and federated averaging.
+    """Config for the data, the model, local training and federated averaging.
 
     Attributes:
       data: data set.
       partition: assignment of training samples to clients.
-      task: learning task; None infers it from the targets (labels, floats or tokens).
+      task: learning task; by default inferred from the targets (labels, floats or tokens).
       model: model architecture.
-      trained: part of the model that clients train: ``"all"``, ``"head"``, a regular expression on
-        leaf paths such as ``hidden_0/kernel``, or :class:`Lora`. The rest is frozen and never sent.
+      trained: trained part of the model: ``"all"``, ``"head"``, a regular expression for leaf paths
+        such as ``hidden_0/kernel``, or :class:`Lora`. Other weights are frozen and never sent.
       start: initial weights by leaf path: an ``.npz`` or ``.safetensors`` file, an Orbax folder or,
         in Python, nested dicts of arrays; None to draw all weights.
-      start_missing: ``error``, or ``initial`` to draw the leaves that ``start`` lacks.
-      optimizer: client optimiser (static), an optax name (``adam``, ``sgd``, ...) or, in Python, a
-        ``GradientTransformation`` (fixed rate) or a function that returns one for a learning rate.
+      start_missing: rule for leaves missing in ``start``: ``error``, or ``initial`` to draw them.
+      optimizer: client optimiser (static): an optax name such as ``adam``. In Python, it can also
+        be a ``GradientTransformation`` (fixed rate) or a function of the rate that returns one.
       learning_rate: learning rate of the clients in round 1.
       schedule: schedule of the clients' learning rate over the rounds.
       batch_size: number of samples per local step.
       epochs: number of passes over a client's data per round, each in a new random order. Fractions
         of a pass are rounded up to whole steps.
-      local_steps: number of local steps per round, cycling through the data; replaces ``epochs``.
-      max_steps: maximum number of local steps per round, and per pass. A pass over more data covers
-        a random part of it.
-      work: law of factors by which ``epochs`` or ``local_steps`` differ between clients.
-      aggregation: ``fedavg`` averages updates (PAUSE (2)). ``fednova`` first divides each update by
-        the weight of its gradients ``|a_i|_1`` and multiplies the mean by the mean of these weights
-        (Wang et al., 2020), so that clients with more steps do not dominate. Clip and noise apply
-        to the divided update, so epsilon protects this update and not the public number of steps.
+      local_steps: local steps per round, instead of ``epochs``. Clients cycle through their data.
+      max_steps: maximum number of local steps per round and per pass. A pass that would need more
+        steps covers only a random part of the client's data.
+      work: law of the factors that multiply each client's ``epochs`` or ``local_steps``.
+      aggregation: ``fedavg`` averages updates (PAUSE (2)). ``fednova`` divides each update by its
+        gradient weight ``|a_i|_1`` and multiplies the mean by the mean weight (Wang et al., 2020).
+        Clients with more steps then do not dominate. Clipping and noise apply to divided updates.
+        Epsilon covers these updates, but not the number of steps, which is public.
       keep_optimizer_state: whether a client keeps its optimiser state until its next round (as in
-        the authors' code) or resets it in every round.
+        the authors' code). Otherwise every round starts with a new state.
       proximal: mu of FedProx (Li et al., 2020), which adds ``mu / 2 |w - w_global|^2`` to the local
         loss; None for no proximal term.
       server: server optimiser.
-      stale_damping: beta in REFL's weights (Abdelmoniem et al., 2023, who use 0.35) for updates
-        averaged one round late under ``stale_updates="next"``; None keeps the original weights.
+      stale_damping: beta in REFL's weights for updates averaged one round late
+        (``stale_updates="next"``); None for no damping. Abdelmoniem et al. (2023) use 0.35.
       validation: number of samples at the end of the test set that are reserved for
-        ``server_loss``, which policies can read. Test metrics exclude them.
-      holdout: share of each client's samples that is never trained on and scores the model at this
-        client (``record=("client_accuracy",)``), at least one sample. A client with one sample
+        ``server_loss``, which policies can read. Test metrics exclude these samples.
+      holdout: share of each client's samples, at least one sample, that is held out to score the
+        model at this client (``record=("client_accuracy",)``). A client with a single sample
         trains on it and has no score.
     """
 
@@ -124,15 +124,15 @@ class Learning(Config):
         made(self.optimizer, 0.1)
         if is_transformation(self.optimizer) and not (isinstance(self.schedule, ConstantRate)):
             raise ConfigError(
-                f"{path}.schedule = {self.schedule.name}: cannot change the rate of a finished "
-                "GradientTransformation. Pass learning.optimizer a function of the rate, such as "
+                f"{path}.schedule = {self.schedule.name}: cannot change the rate of a given "
+                "GradientTransformation. Set learning.optimizer to a function of the rate, such as "
                 "lambda rate: optax.chain(..., optax.sgd(rate))."
             )
         known = not isinstance(self.epochs, jax.core.Tracer)
         if self.local_steps is not None and known and self.epochs != 1:
             raise ConfigError(
                 f"{path}.epochs = {self.epochs}: local_steps = {self.local_steps} replaces epochs. "
-                "Set one of them."
+                "Set only one of them."
             )
         if self.aggregation != "fednova":
             return
@@ -145,7 +145,7 @@ class Learning(Config):
             )
         if self.keep_optimizer_state:
             raise ConfigError(
-                f"{where}: assumes a new optimiser in every round. Set "
+                f"{where}: requires a new optimiser state in every round. Set "
                 f"{path}.keep_optimizer_state = False."
             )
         if self.validation:
@@ -183,19 +183,19 @@ class Learning(Config):
         return with_weights(data, weights)
 
     def _check_steps(self, data: Dataset, num_clients: int) -> None:
-        """Raise ConfigError if ``max_steps`` would cut the passes of a client of mean size."""
+        """Raise ConfigError if ``max_steps`` is too low for an average-sized client."""
         size = -(-self.num_samples(data) // num_clients)
         size -= int(num_held_out(np.asarray(size), self.holdout, np)) if self.holdout else 0
         if cut := self.cut_steps(size):
             raise ConfigError(
-                f"learning.max_steps = {self.max_steps}: must be >= {cut}, the local steps of a "
-                f"client of mean size ({size} samples) in batches of {self.batch_size}."
+                f"learning.max_steps = {self.max_steps}: must be >= {cut}, the local steps of an "
+                f"average-sized client ({size} samples) with batches of {self.batch_size}."
             )
 
     def cut_steps(self, size: int) -> int:
-        """Return the steps of a client with ``size`` samples if ``max_steps`` cuts them, or 0.
+        """Return the steps that a client with ``size`` samples needs if ``max_steps`` cuts them.
 
-        The part of a first pass beyond ``max_steps`` does not count, nor do numbers in a trace.
+        Returns 0 if nothing is cut, for at most one pass, and for traced ``epochs`` or ``work``.
         """
         numbers = (self.epochs, *jax.tree.leaves(self.work))
         if any(isinstance(x, jax.core.Tracer) for x in numbers):
@@ -213,14 +213,14 @@ class Learning(Config):
     def build(
         self, data: Dataset | None, num_clients: int, execution: Execution | None = None
     ) -> Learner:
-        """Build the learner of federated averaging.
+        """Build the learner for federated averaging.
 
         Args:
           data: data set returned by :meth:`load`.
           num_clients: K.
           execution: execution options for cohort training; by default ``Execution()``.
         """
-        assert data is not None, "Learning.load gives the data that Learning.build needs"
+        assert data is not None, "Learning.build requires the data that Learning.load returns"
         largest = self.partition.max_size(self.num_samples(data), num_clients)
         if self.holdout:
             largest -= int(num_held_out(np.asarray(largest), self.holdout, np))
@@ -254,11 +254,11 @@ class Learning(Config):
         )
 
     def client_optimizer(self, round: Array) -> optax.GradientTransformation:
-        """Return the client optimiser of round t >= 1."""
+        """Return the client optimiser for round t >= 1."""
         return made(self.optimizer, self.schedule.rate(self.learning_rate, round))
 
     def local_training(self, data: Dataset, largest: int) -> LocalTraining:
-        """Return the settings of local training, with the optimiser of round 1."""
+        """Return the settings of local training, with the client optimiser for round 1."""
         task = task_of(data) if self.task is None else self.task
         network = self.model.network(shape_of_outputs(task, data)[-1])
         return LocalTraining(
@@ -276,16 +276,16 @@ class Learning(Config):
 
     @property
     def local_work(self) -> LocalWork:
-        """Settings of the clients' number of local steps."""
+        """Settings that determine the number of local steps of each client."""
         return LocalWork(self.batch_size, self.max_steps, self.epochs, self.local_steps)
 
     def local_samples(self, size: Array, factors: Array | None = None) -> Array:
-        """Return ``LocalWork.samples`` of clients with ``size`` samples, float [K]."""
+        """Return ``LocalWork.samples`` for clients with ``size`` samples, float [K]."""
         work = self.local_work
         return work.samples(size, work.steps(size, factors))
 
     def _checked_task(self, data: Dataset, whose: str) -> Variables:
-        """Validate data, task and model together, and return the shapes of the variables."""
+        """Check that data, task and model fit together, and return the variable shapes."""
         task = task_of(data) if self.task is None else self.task
         sample = data.sample
         task.check_data(data)
@@ -294,7 +294,7 @@ class Learning(Config):
         if tokens and self.partition.min_quality < 1:
             raise ConfigError(
                 f"learning.partition.min_quality = {self.partition.min_quality}: must be 1, "
-                "because x_train contains tokens, which cannot be noised. Set "
+                "because noise cannot be added to the tokens in x_train. Set "
                 "learning.partition.min_quality = 1."
             )
         where = f"learning.model = {label(self.model)}"
@@ -342,9 +342,9 @@ class Learning(Config):
 
 
 def of_any_data(learning: Any) -> Any:
-    """Return ``learning`` without data config and ``start``, on which programs do not depend.
+    """Return ``learning`` without its data source and ``start``, on which no program depends.
 
-    Subclasses of ``Learning``, which may read them, are returned unchanged.
+    A subclass of ``Learning`` may read these fields, so its configs are returned unchanged.
     """
     if type(learning) is not Learning:
         return learning

@@ -1,7 +1,7 @@
 """Convolution and max-pooling that are fast inside loops and with one kernel per client.
 
-XLA's gradients of a convolution are slow in loops on a CPU, and ``vmap`` over kernels gives slow
-grouped convolutions. Matrix products with the input patches replace them where they are faster.
+XLA's convolution gradients are slow in loops on a CPU. ``vmap`` over kernels gives slow grouped
+convolutions. Where matrix products with the input patches are faster, they are used instead.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from jax import Array, lax
 
 # See ``models.Cnn3``.
 FORMS = ("auto", "products", "direct", "xla")
-# On a CPU, ``auto`` selects ``direct`` for patches of PATCHES bytes or more, CHANNELS or more input
+# On a CPU, ``auto`` selects ``direct`` for PATCHES or more bytes of patches, CHANNELS or more input
 # channels and fewer than FEATURES output features. docs/engineering_log.md has the measurements.
 PATCHES, CHANNELS, FEATURES = 6 * 2**20, 16, 256
-# Maximum patch size in bytes for ``products`` on a GPU, about twice the largest measured size.
+# Maximum total bytes of patches for ``products`` on a GPU, about twice the largest measured total.
 PATCHES_ON_GPU = 16 * 2**20
 
 _LAYOUT = ("NHWC", "HWIO", "NHWC")
@@ -46,8 +46,8 @@ def convolve(form: str, x: Array, kernel: Array, stride: int = 1, padding: int =
 def best_form(x: Array, kernel: Array, stride: int, padding: int) -> str:
     """Return the form that ``auto`` selects for these shapes on the default backend.
 
-    A GPU uses ``products`` only for shapes close to the measured ones, because XLA in JAX 0.11.2
-    aborts on the products of a ResNet-18.
+    On a GPU, this is ``products`` only for shapes close to the measured ones, because XLA in JAX
+    0.11.2 aborts on the products of a ResNet-18.
     """
     height, width, channels, features = kernel.shape
     rows = (x.shape[1] + 2 * padding - height) // stride + 1
@@ -63,7 +63,7 @@ def best_form(x: Array, kernel: Array, stride: int, padding: int) -> str:
 def stored(make: Callable[[Array], Array], x: Array) -> Array:
     """Return ``make(x)``, which a CPU computes only once for all consumers. ``make`` must be pure.
 
-    XLA recomputes cheap values inside each consumer, except the result of a ``cond``. An
+    XLA recomputes cheap values inside each consumer, but never the result of a ``cond``. An
     optimization barrier does not help, because XLA removes it before fusion.
     """
     if jax.default_backend() != "cpu":
@@ -132,7 +132,7 @@ def _products_backward(
         d = d_patches[:, :, :, tap[0], tap[1]]
         return lax.pad(d, jnp.zeros((), dy.dtype), [(0, 0, 0), *edges, (0, 0, 0)])
 
-    # XLA fuses a sum of padded arrays into one loop over the input, unlike scatter-adds.
+    # XLA fuses a sum of padded arrays, but not scatter-adds, into one loop over the input.
     def total(d_patches: Array) -> Array:
         taps = [place(d_patches, i, j) for i in range(height) for j in range(width)]
         return functools.reduce(jnp.add, taps)
@@ -199,7 +199,7 @@ _direct.defvjp(_direct_forward, _direct_backward)
 
 @jax.custom_vjp
 def max_pool(x: Array) -> Array:
-    """Return ``nn.max_pool(x, (2, 2), (2, 2))``, with a gradient to the first maximum as in XLA."""
+    """Return ``nn.max_pool(x, (2, 2), (2, 2))``. As in XLA, the first maximum gets the gradient."""
     return _pool(x)[0]
 
 
@@ -216,7 +216,7 @@ def _unpool(residuals: tuple[Array, Array], dy: Array) -> tuple[Array]:
     first, empty = residuals
     batch, height, width, channels = dy.shape
     # Store the columns of a window as channels, and stack its rows. XLA does not fuse these
-    # concatenations and therefore does not recompute dy for every position.
+    # concatenations, so it does not recompute dy for every position.
     first = jnp.concatenate([first, first], axis=-1)
     dy = jnp.concatenate([dy, dy], axis=-1)
     column = jnp.repeat(jnp.arange(2, dtype=jnp.uint8), channels)[None, None, None]

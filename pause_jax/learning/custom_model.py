@@ -41,15 +41,15 @@ class _Unhashable:
 
 
 class FlaxModel(Model):
-    """Model config for a custom ``flax.linen`` or ``flax.nnx`` module, created by :meth:`of`.
+    """Model config for a custom ``flax.linen`` or ``flax.nnx`` module. Use :meth:`of` to create it.
 
     Updates of variables other than parameters, such as running statistics, are sent without
-    clipping or noise and listed in the result. Dropout is supported. A ``mask`` argument of
-    ``__call__`` is bool [B], False for padding rows of a batch.
+    clipping or noise. The result lists these variables. Dropout is supported. A ``mask`` argument
+    of ``__call__`` is bool [B], False for padding rows of a batch.
 
     Attributes:
-      source: linen module, or class or function that returns a module, or the string
-        "package.module:name" of an imported linen module or of a module class (static).
+      source: linen module, or a class or function that returns a module (static). A string
+        "package.module:name" names an imported linen module or module class.
       arguments: keyword arguments of the class or function, as (name, value) pairs (static).
     """
 
@@ -65,13 +65,13 @@ class FlaxModel(Model):
         """Create a model config from a Flax module.
 
         Args:
-          module: linen module, or a class or function that returns a linen or nnx module. For an
-            nnx module, it must take ``rngs``.
+          module: linen module, or a class or function that returns a linen or nnx module. A class
+            or function for an nnx module must take ``rngs``.
           arguments: other keyword arguments of the class or function.
 
         Raises:
-          ConfigError: if ``module`` is none of these, or if the class or function rejects the
-            arguments, or if they are unhashable.
+          ConfigError: if ``module`` is none of these, or if the arguments are unhashable or
+            rejected by the class or function.
 
         Examples:
           >>> from flax import linen
@@ -95,8 +95,8 @@ class FlaxModel(Model):
             for pair in pairs
         ):
             raise ConfigError(
-                f"{where}arguments = {shown(self.arguments)}: must be pairs of a name and a "
-                'value, such as [["width", 32]] in a file.'
+                f"{where}arguments = {shown(self.arguments)}: must be (name, value) pairs, such as "
+                '[["width", 32]] in a file.'
             )
         try:
             hash((self.source, self.arguments))

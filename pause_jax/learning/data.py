@@ -1,4 +1,4 @@
-"""Configs of built-in data sets and of data sets in files, loaded before a run is traced."""
+"""Configs that load built-in data sets and data sets in files before a run is traced."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from pause_jax.base.source_file import check_regular, written
 from pause_jax.base.struct import Config, ConfigError, prefixed, static
 from pause_jax.learning.dataset import Dataset, checked
 
-# Keyword arguments of ``Dataset.of``, which include ``x`` and ``y``.
+# Arrays by name. For a data set, the names are arguments of ``Dataset.of``, such as ``x``.
 Arrays = dict[str, Any]
 _TEST = "test.npz"
 
 
 class DataConfig(Config):
-    """Base class of data set configs.
+    """Base class for data set configs.
 
     Attributes:
       num_train: number of training samples to use, drawn at random; all by default.
@@ -154,8 +154,8 @@ def _characters(length: int) -> Dataset:
         clients += [number] * count
     if not windows:
         raise ConfigError(
-            f"learning.data.length = {length}: must be shorter than the longest topic. Lower "
-            "learning.data.length."
+            f"learning.data.length = {length}: must be less than the length of the longest topic. "
+            "Lower learning.data.length."
         )
     text = np.stack(windows)
     is_test = np.arange(len(text)) % 10 == 9
@@ -163,7 +163,7 @@ def _characters(length: int) -> Dataset:
     arrays = (train[:, :-1], train[:, 1:], test[:, :-1], test[:, 1:])
     numbers = np.asarray(clients)[~is_test]
     data = Dataset.of(*arrays, clients=numbers, num_classes=len(known))
-    # Drop the ids, because clients in fleet files are not named after topics.
+    # Drop the ids, because fleet files do not name clients after topics.
     return checked(data.replace(client_ids=None))
 
 
@@ -172,12 +172,12 @@ class Files(DataConfig):
 
     A single file holds the arrays ``x``, ``y`` and optionally ``x_test``, ``y_test`` and
     ``clients``. A folder holds one file per client with ``x`` and ``y``, and optionally the test
-    set in ``test.npz``. Client ids are then the file names without ``.npz``.
+    set in ``test.npz``. In a folder, client ids are the file names without ``.npz``.
 
     Attributes:
       path: path of the file or folder, absolute or relative to the working directory.
-      pixel_max: largest possible pixel value. By default 255 for uint8, else 0 (not pixels).
-      num_classes: number of labels or tokens; the largest label or token plus 1 by default.
+      pixel_max: largest possible pixel value; by default 255 for uint8, else 0 (no pixels).
+      num_classes: number of labels or tokens; by default the largest label or token plus 1.
     """
 
     name: ClassVar[str] = "files"
@@ -242,7 +242,7 @@ def read_npz(path: pathlib.Path) -> Arrays:
 
 
 def _arrays(path: pathlib.Path, only: tuple[str, ...] = ()) -> Arrays:
-    """Read and validate the arrays in a file. If not empty, ``only`` lists the allowed names."""
+    """Read and validate the arrays in a file. A nonempty ``only`` lists the allowed names."""
     arrays = read_npz(path)
     known = only or ("x", "y", "x_test", "y_test", "clients")
     if not {"x", "y"} <= set(arrays) <= set(known):
@@ -254,16 +254,16 @@ def _arrays(path: pathlib.Path, only: tuple[str, ...] = ()) -> Arrays:
     x, y = arrays["x"], arrays["y"]
     if x.ndim == 0 or x.shape[:1] != y.shape[:1] or not len(x):
         raise ConfigError(
-            f"{path}: x has shape {x.shape} and y {y.shape}: must have the same number of samples "
-            "(first axis), at least one."
+            f"{path}: x has shape {x.shape} and y has shape {y.shape}: must have the same number "
+            "of samples (first axis), at least one."
         )
     return arrays
 
 
 def decoded(name: str, source: str, read: Callable[[], Arrays]) -> Arrays:
-    """Return the arrays of a data set from the cache folder, or call ``read`` and cache them.
+    """Return the arrays of a data set from the cache folder, or call ``read`` and cache its arrays.
 
-    ``source`` is a version or fingerprint of the contents. Warns if the cache file is damaged or
+    ``source`` is a version or fingerprint of the data set. Warns if the cache file is damaged or
     cannot be written.
     """
     path = cache_folder() / f"{name}-{source}.npz"

@@ -1,4 +1,4 @@
-"""Data set stored as arrays on the device, with validation of the arrays."""
+"""Data set of arrays on the device, and validation of these arrays."""
 
 from __future__ import annotations
 
@@ -29,14 +29,13 @@ class Dataset(PyTree):
       x_train, x_test: uint8 pixels [N, ...], float32 features [N, ...] (not scaled) or int32
         tokens [N, L].
       y_train, y_test: int32 labels [N], float32 targets [N] or [N, k], or int32 tokens [N, L].
-      clients: int32 [N], client that each training sample comes from, numbered 0, 1, ... without
-        gaps. The partition ``natural`` requires it. None if unknown.
-      client_ids: id of each of these clients, ordered by client number; None without ids (static).
+      clients: int32 [N], number of the client that each training sample comes from; None if
+        unknown. Numbers are 0, 1, ... without gaps. The partition ``natural`` requires ``clients``.
+      client_ids: client ids, ordered by client number; None without ids (static).
       pixel_max: largest possible pixel value. Models receive (x / pixel_max - 0.5) / 0.5. A value
         of 0 means features or tokens.
       num_classes: number of labels, or of tokens in the vocabulary; not used for regression.
-      start: initial weights by leaf path, as read from ``Learning.start``; None if the key draws
-        them all.
+      start: initial weights by leaf path, from ``Learning.start``; None to draw all weights.
     """
 
     x_train: Array
@@ -66,19 +65,19 @@ class Dataset(PyTree):
         """Build a validated data set from arrays.
 
         Args:
-          x: inputs, which are uint8 pixels [N, ...], float or boolean features [N, ...], or integer
-            tokens [N, L].
+          x: inputs, as uint8 pixels [N, ...], float or boolean features [N, ...], or integer tokens
+            [N, L].
           y: targets. Integers or booleans [N] are labels 0, 1, ..., floats [N] or [N, k] are
             regression targets, and integers [N, L] are tokens to predict.
           x_test: inputs of the test set. By default, test samples are drawn from ``x`` and ``y``.
           y_test: targets of the test set, required with ``x_test``.
           clients: client id of each sample [N], an integer >= 0 or a name. Clients are numbered in
             the natural order of their ids ("site2" before "site10"). Results and fleet files
-            contain the ids.
-          pixel_max: largest possible pixel value. By default 255 for uint8, else 0 (not pixels).
-          num_classes: number of labels or tokens; the largest label or token plus 1 by default.
-          test_share: share of the samples to draw as test set if ``x_test`` is None. Every client
-            keeps at least one training sample.
+            use these ids.
+          pixel_max: largest possible pixel value; by default 255 for uint8, else 0 (no pixels).
+          num_classes: number of labels or tokens; by default the largest label or token plus 1.
+          test_share: share of the samples to draw as the test set if ``x_test`` is None. Every
+            client keeps at least one training sample.
           seed: random seed for drawing the test set.
 
         Raises:
@@ -149,7 +148,7 @@ class Dataset(PyTree):
         return content.hexdigest()
 
 
-# Maps ``id(data)`` to each data set that was already validated.
+# Validated data sets, keyed by ``id(data)``.
 _CHECKED: weakref.WeakValueDictionary[int, Dataset] = weakref.WeakValueDictionary()
 
 
@@ -189,7 +188,7 @@ def checked(data: Dataset) -> Dataset:
 
 
 def with_weights(data: Dataset, weights: Mapping[str, Any] | None) -> Dataset:
-    """Return a validated data set with these initial weights, placed on the device."""
+    """Return the validated data set with ``weights`` on the device as its initial weights."""
     if weights is None and data.start is None:
         return data
     with jax.ensure_compile_time_eval():
@@ -211,8 +210,8 @@ def _split(arrays: dict[str, NDArray[Any]], share: float, seed: int) -> dict[str
     test = np.sort(test)  # preserve the original order, which may be by time or client
     if not 0 < len(test) < number:
         raise ConfigError(
-            f"test_share = {share}: gives {len(test)} test samples of {number}, but must leave at "
-            "least one for testing and one per client for training. Pass x_test and y_test."
+            f"test_share = {share}: gives {len(test)} test samples out of {number}, but must give "
+            "at least one and leave one training sample per client. Pass x_test and y_test."
         )
     train = np.setdiff1d(np.arange(number), test)
     parts = {name: array[train] for name, array in arrays.items()}
@@ -242,7 +241,7 @@ def as_array(name: str, values: Any) -> NDArray[Any]:
 
 
 def as_numbers(name: str, values: Any) -> NDArray[Any]:
-    """Convert to uint8, int32 or float32, or raise ConfigError if not finite or not numbers."""
+    """Convert to uint8, int32 or float32, or raise ConfigError if values are not finite numbers."""
     array = as_array(name, values)
     is_input = name.startswith("x")
     if array.dtype == bool:
@@ -251,9 +250,7 @@ def as_numbers(name: str, values: Any) -> NDArray[Any]:
         return array if is_input else array.astype(np.int32)
     if np.issubdtype(array.dtype, np.integer):
         if array.size and np.abs(array.astype(np.float64)).max() > np.iinfo(np.int32).max:
-            raise ConfigError(
-                f"{name}: must have whole numbers within int32. Use floats for features."
-            )
+            raise ConfigError(f"{name}: integers must fit in int32. Use floats for features.")
         return array.astype(np.int32)
     if not (np.issubdtype(array.dtype, np.floating) or array.dtype == jnp.bfloat16):
         raise ConfigError(f"{name} has dtype {array.dtype}: must be numbers.")
@@ -301,8 +298,8 @@ def _check_shapes(arrays: dict[str, NDArray[Any]]) -> None:
         train, test = form(arrays[f"{kind}_train"]), form(arrays[f"{kind}_test"])
         if train != test:
             raise ConfigError(
-                f"samples of {kind}_test have shape {test[0]} and kind {test[1]}, but those of "
-                f"{kind}_train {train[0]} and {train[1]}: must be the same."
+                f"samples of {kind}_test have shape {test[0]} and dtype {test[1]}, but samples of "
+                f"{kind}_train have {train[0]} and {train[1]}: must be the same."
             )
 
 
@@ -371,8 +368,8 @@ def _check_clients(
     missing = np.setdiff1d(np.arange(len(numbers)), numbers)
     if missing.size:
         raise ConfigError(
-            f"clients: client {missing[0]} has no samples: numbers must be 0, 1, ... without "
-            "gaps. Use Dataset.of, which renumbers clients and keeps their ids."
+            f"clients: must be numbered 0, 1, ... without gaps, but client {missing[0]} has no "
+            "samples. Use Dataset.of, which renumbers clients and keeps their ids."
         )
     if ids is not None and (len(ids) != len(numbers) or len(set(ids)) != len(ids)):
         raise ConfigError(

@@ -22,9 +22,9 @@ QUERY_CHUNK = 256
 def evaluate(
     network: Network, task: Task, variables: Variables, dataset: Dataset, part: slice = slice(None)
 ) -> dict[str, Array]:
-    """Compute the mean loss and task scores over the samples ``part`` of the test set, by name.
+    """Compute the mean loss and mean task scores, by name, over ``part`` of the test set.
 
-    If the model has non-finite entries, all scores are NaN.
+    If the model has non-finite entries, all task scores are NaN.
     """
     first, stop, _ = part.indices(dataset.x_test.shape[0])
     num_test = stop - first
@@ -52,8 +52,8 @@ def evaluate(
 def evaluate_clients(training: LocalTraining, state: LearnerState, most: int) -> dict[str, Array]:
     """Compute the mean loss and the mean task scores over each client's held-out samples.
 
-    ``most`` (static) is the maximum number of held-out samples of all clients. Returns a dict from
-    metric name to float [K], NaN for clients without held-out samples or a non-finite model.
+    ``most`` (static) is an upper bound on the total number of held-out samples. Returns float [K]
+    by metric name, with NaN for clients without held-out samples and for a non-finite model.
     """
     partition, task = state.partition, training.task
     held_out = partition.held_out
@@ -65,7 +65,7 @@ def evaluate_clients(training: LocalTraining, state: LearnerState, most: int) ->
 
     def visit(i: Array, sums: dict[str, Array]) -> dict[str, Array]:
         place = i * chunk + jnp.arange(chunk)
-        # Places after the last sample belong to client K, whom indexing clips and the sum drops.
+        # Places after the last sample get client number K, which indexing clips and the sum drops.
         client = jnp.searchsorted(end, place, side="right")
         rows = partition.order[first[client] + place - (end - held_out)[client]]
         quality = partition.quality[client].reshape(-1, *[1] * training.dataset.sample.ndim)
@@ -89,10 +89,10 @@ def local_loss(
     bits: Array | None,
     input_key: Array,
 ) -> Array:
-    """Compute the global model's mean loss on one client's data, for policies that query it.
+    """Compute the global model's mean loss on one client's data, for policies that query losses.
 
-    The random words ``bits``, uint32 [B], draw B samples uniformly without replacement. If ``bits``
-    is None or the client has at most B samples, all of them are used.
+    The random words ``bits``, uint32 [B], select B samples uniformly without replacement. If
+    ``bits`` is None or the client has at most B samples, all its samples are used.
     """
     size = partition.size[client]
     max_size = training.largest
@@ -119,9 +119,9 @@ def local_loss(
 
 
 def distinct_places(bits: Array, size: Array | int) -> Array:
-    """Draw distinct integers uniformly from [0, size), using random words ``bits``, uint32 [count].
+    """Draw distinct integers, int32 [count], uniformly from [0, size) by Floyd's algorithm.
 
-    Returns int32 [count] by Floyd's algorithm. If ``size`` < count, the first entries are -1.
+    ``bits``, uint32 [count], are random words. If ``size`` < count, the first entries are -1.
     """
     count = len(bits)
 

@@ -23,7 +23,7 @@ from pause_jax.rng.keys import Streams
 Variables = dict[str, Any]
 # Collection of weights that are trained like ``params`` but sent without clipping or noise.
 CLEAR = "clear"
-FROZEN = "frozen"  # collection of the weights that nobody trains
+FROZEN = "frozen"  # collection of weights that no client trains
 GROUPS = 8  # number of channel groups of group norm in the library's models
 TRAINED = ("params", CLEAR)  # collections that the client optimiser trains
 # Maps a cohort's flat updates [m, d] to the updates [m, d] that the server receives.
@@ -36,7 +36,7 @@ class LearnerState(NamedTuple):
     Attributes:
       partition: samples and data quality of each client.
       variables: collections of the global model; None without a model. Only released updates change
-        ``params``, and nothing changes ``frozen``. Updates of other collections are not noised.
+        ``params``, and nothing changes ``frozen``. Updates of other collections have no noise.
       clients: state that clients keep between their rounds, leaves [K, ...]; None without state.
       inputs: random key for the noise in low-quality inputs.
       server: state of the server optimiser; None for plain averaging.
@@ -66,9 +66,9 @@ class Trained(NamedTuple):
 
     Attributes:
       loss: float [m], mini-batch loss averaged over a client's local steps; 0 for an empty slot.
-      square_loss: float [m], squared loss per sample, averaged likewise; 0 for an empty slot.
+      square_loss: float [m], mean squared sample loss over all local steps; 0 for an empty slot.
       released: float [m, d], flat updates as received by the server; 0 for an empty slot.
-      mean_loss: scalar, ``loss`` summed with the aggregation weights; NaN if no client trained.
+      mean_loss: scalar, sum of losses times aggregation weights; NaN if no client trained.
     """
 
     loss: Float[Array, " m"]
@@ -106,13 +106,13 @@ class Learner(NamedTuple):
     """Pure functions that implement learning on the clients and the server.
 
     Each function handles a single run and may be vmapped over runs. ``train`` and ``ask`` must fold
-    client numbers into their key.
+    client numbers into their keys.
 
     Attributes:
       init: (streams) -> state before round 1. Uses only the keys ``data``, ``model``, ``inputs``.
       train: (key, state, Selection, Release) -> (state, Trained). Every quantity that is computed
         from client data and enters ``params`` must pass through the release. Empty slots must
-        change nothing. Called even for an empty cohort.
+        change nothing. ``train`` is called even for an empty cohort.
       ask: (key, state, clients [d], batch_size) -> float [d], mean loss of the global model on
         ``batch_size`` random samples of each client, or on all samples if ``batch_size`` is None.
       evaluate: (state) -> dict of scalars, with one entry for each name in ``metrics``.
@@ -122,9 +122,9 @@ class Learner(NamedTuple):
       client_bytes: (state) -> memory in bytes that one client needs in training.
       deferred: separate training and averaging, for ``SimConfig.clock = Asynchronous()`` and
         ``SimConfig.stale_updates = "next"``; None if the learner supports neither.
-      stale_damping: beta in the weights of stale updates, see ``Learning``.
-      evaluate_clients: (state) -> dict of float [K], named like ``evaluate``: means over each
-        client's held-out samples, NaN for a client without any. None without held-out samples.
+      stale_damping: beta in the weights of stale updates (see ``Learning``).
+      evaluate_clients: (state) -> dict of float [K] with the names of ``evaluate``, means over each
+        client's held-out samples; NaN for a client without any. None without held-out samples.
       server_loss: (state, updates [m, d], weights [m]) -> loss on the server's validation samples
         after adding the weighted sum of the updates to ``params``; None without validation samples.
     """
@@ -143,12 +143,12 @@ class Learner(NamedTuple):
 
 
 def trained_part(variables: Variables) -> Variables:
-    """Return the collections that the optimiser trains, ``params`` and, if present, ``clear``."""
+    """Return the collections that clients train: ``params`` and, if present, ``clear``."""
     return {name: variables[name] for name in TRAINED if name in variables}
 
 
 def sent_part(variables: Variables) -> Variables:
-    """Return the collections of which clients send updates, all except ``frozen``."""
+    """Return the collections whose updates clients send: all except ``frozen``."""
     return {name: variables[name] for name in variables if name != FROZEN}
 
 
@@ -169,7 +169,7 @@ def update_size(state: LearnerState) -> int:
 
 
 def output_layer(state: LearnerState) -> NDArray[np.int32] | None:
-    """Return the positions of the output layer in a flat update, int [C, 1 + H] (``Context``)."""
+    """Return the output layer's positions in a flat update, int [C, 1 + H] (see ``Context``)."""
     params = (state.variables or {}).get("params")
     layer = output_layer_path(params)
     if layer is None:
@@ -184,7 +184,7 @@ def output_layer(state: LearnerState) -> NDArray[np.int32] | None:
 
 
 def output_layer_path(params: Any) -> str | None:
-    """Return the path of the output layer with a final ``/`` unless empty, or None without one.
+    """Return the path of the output layer, or None if not unique. A nonempty path ends in ``/``.
 
     The output layer is the affine layer (``kernel`` [H, C], ``bias`` [C]) named ``output``, or else
     the only affine layer.
@@ -203,12 +203,12 @@ def output_layer_path(params: Any) -> str | None:
 
 
 def model_bytes(state: LearnerState) -> int:
-    """Return the bytes that a client receives and sends each round; 0 without a model."""
+    """Return the bytes that a client receives, and also sends, per round; 0 without a model."""
     return tree_bytes(sent_part(state.variables or {}))
 
 
 def released_in_the_clear(state: LearnerState) -> tuple[str, ...]:
-    """Return the names of model entries outside ``params`` that are sent without noise."""
+    """Return the names of the leaves outside ``params``, whose updates are sent without noise."""
     sent = sent_part(state.variables or {})
     return tuple(named_leaves({name: sent[name] for name in sent if name != "params"}))
 

@@ -1,4 +1,4 @@
-"""Model configs, and pure functions of their Flax modules."""
+"""Model configs and the pure functions of their Flax modules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pause_jax.learning.learner import GROUPS, TRAINED, Variables
 if TYPE_CHECKING:
     import flax.linen as nn
 
-# Names of a module's training flag, and whether the flag is False in training.
+# Possible names of a module's training flag, and whether this flag is False in training.
 _TRAIN_WORDS = {
     "train": False,
     "training": False,
@@ -47,9 +47,9 @@ class Network(NamedTuple):
 
 
 def linen_network(module: nn.Module, *, draws: bool) -> Network:
-    """Return the functions of a ``flax.linen`` module, which may use dropout if ``draws`` is True.
+    """Return the pure functions of a ``flax.linen`` module. Set ``draws`` if it may use dropout.
 
-    Its ``__call__`` takes the inputs and optionally ``mask`` and a flag of ``_TRAIN_WORDS``.
+    The module's ``__call__`` takes inputs and optionally ``mask`` and a flag in ``_TRAIN_WORDS``.
     """
     words = frozenset(inspect.signature(type(module).__call__).parameters)
 
@@ -79,7 +79,7 @@ def _flags(words: frozenset[str], *, train: bool) -> dict[str, Any]:
 
 
 class Model(Config):
-    """Base class of model configs."""
+    """Base class for model configs."""
 
     takes_tokens: ClassVar[bool] = False  # whether the model accepts integer inputs
     draws: ClassVar[bool] = False  # whether training draws random numbers (dropout)
@@ -87,8 +87,8 @@ class Model(Config):
     def module(self, num_outputs: int) -> nn.Module:
         """Return the Flax module, which maps inputs [B, ...] to outputs [B, ..., num_outputs].
 
-        Its ``__call__`` may also take ``train`` (bool) and ``mask`` (bool [B], False for padding
-        rows, which must not enter batch statistics).
+        The module's ``__call__`` may also take ``train`` (bool) and ``mask`` (bool [B], False for
+        padding rows, which must not enter batch statistics).
         """
         raise NotImplementedError
 
@@ -117,7 +117,7 @@ class Mlp(Model):
     """
 
     name: ClassVar[str] = "mlp"
-    summary: ClassVar[str] = "fully connected, relu (32, 16 as in the PAUSE runs)"
+    summary: ClassVar[str] = "fully connected with relu, default widths 32 and 16 (PAUSE)"
 
     hidden: tuple[int, ...] = static(default=(32, 16), at_least=1)
 
@@ -135,12 +135,12 @@ class Cnn3(Model):
 
     Attributes:
       norm: ``group``, ``batch`` or ``none``. ``group`` uses group norm after convolutions and layer
-        norm after dense layers, and all its weights go through the privacy mechanism. ``batch`` is
-        as in the authors' runs. Updates of its 896 weights and of its running statistics are sent
-        without clipping or noise, which the result reports.
+        norm after dense layers. All their weights go through the privacy mechanism. ``batch`` is as
+        in the authors' runs. Updates of its 896 weights and of its running statistics are sent
+        without clipping or noise. The result lists these leaves.
       convolution: ``products`` (matrix products), ``xla`` (XLA's convolution), ``direct`` (XLA's
-        convolution, with convolutions as gradients) or ``auto``, which selects one of them for the
-        device and the shapes. Results are equal up to rounding.
+        convolution, also for its gradients) or ``auto``, which selects one of these for the device
+        and the shapes. Results are equal up to rounding.
     """
 
     name: ClassVar[str] = "cnn3"
@@ -214,12 +214,12 @@ class Gru(Model):
 class ResNet18(Model):
     """ResNet-18 (He et al., 2016) in the usual variant for CIFAR-10, used for BSFL Fig. 9.
 
-    A 3x3 convolution with stride 1 replaces the 7x7 convolution and its pooling. BSFL does not say
-    which variant it trains. Images may have any size.
+    A 3x3 convolution with stride 1 replaces the 7x7 convolution and the max-pooling. BSFL does not
+    state its variant. Images may have any size.
 
     Attributes:
       width: number of channels in the first stage. Each later stage doubles it.
-      norm: as in :class:`Cnn3`; ``batch`` is as published.
+      norm: as in :class:`Cnn3`. He et al. use ``batch``.
       convolution: as in :class:`Cnn3`.
     """
 

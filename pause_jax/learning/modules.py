@@ -76,7 +76,7 @@ class _ConvPool(nn.Module):
 class ConvolutionalNetwork(nn.Module):
     """Network of valid 3x3 convolutions, hidden dense layers and an affine output layer.
 
-    2x2 max-pooling follows convolutions in ``pooled``. Relu and a norm follow every hidden layer.
+    Convolution i has 2x2 max-pooling if i is in ``pooled``. Every hidden layer has relu and a norm.
     """
 
     widths: tuple[int, ...]
@@ -99,7 +99,7 @@ class ConvolutionalNetwork(nn.Module):
 
 
 class _Convolution(nn.Module):
-    """Convolution without bias, zero-padded by ``size // 2`` on every side at any stride."""
+    """Convolution without bias. Inputs are zero-padded by ``size // 2`` on every side."""
 
     features: int
     size: int

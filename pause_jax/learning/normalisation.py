@@ -14,14 +14,14 @@ from jax import Array
 from pause_jax.learning.convolution import stored
 from pause_jax.learning.learner import CLEAR, GROUPS
 
-# Weight of the previous running statistics when they are updated.
+# Weight of the previous values in an update of the running statistics.
 MOMENTUM = 0.9
 
 
 class Pool(NamedTuple):
     """Rule for pooling statistics over the rows of a batch or over feature groups of each row."""
 
-    groups: int | None  # number of groups of adjacent features per row; None pools over rows
+    groups: int | None  # number of groups of adjacent features per row; None to pool over rows
     epsilon: float  # added to the variance; Flax's default for the layer
 
     def total(self, sums: Array, weight: Array) -> Array:
@@ -39,7 +39,7 @@ BATCH = Pool(groups=None, epsilon=1e-5)
 def normalise(x: Array, norm: str, name: str, train: bool, mask: Array | None) -> Array:
     """Apply the normalisation layer ``norm`` (one of ``models.NORMS``) to ``x`` [B, ..., features].
 
-    The norms are as in :class:`models.Cnn3`. ``mask`` is bool [B], False for padding rows, or None.
+    See :class:`models.Cnn3` for the norms. ``mask`` is bool [B], False for padding rows, or None.
     """
     if norm == "batch":
         return ClearBatchNorm(name=name)(x, train, mask)
@@ -49,7 +49,7 @@ def normalise(x: Array, norm: str, name: str, train: bool, mask: Array | None) -
 
 
 class ClearBatchNorm(nn.Module):
-    """Batch norm whose updates are neither clipped nor noised, as in the PAUSE authors' code."""
+    """Batch norm whose updates skip clipping and noise, as in the PAUSE authors' code."""
 
     @nn.compact
     def __call__(self, x: Array, train: bool, mask: Array | None) -> Array:
@@ -81,7 +81,7 @@ class GroupNorm(nn.Module):
     """Group norm (Wu and He, 2018) with a scale and a bias for each feature.
 
     Attributes:
-      groups: number of groups of adjacent features that share statistics; 1 is a layer norm.
+      groups: number of groups of adjacent features that share statistics; 1 for layer norm.
     """
 
     groups: int
@@ -143,6 +143,6 @@ standardised.defvjp(_forward, _backward)
 
 
 def _rows(small: Array, x: Array) -> Array:
-    """Reshape [C] or [1 or B, C] to broadcast against ``x`` [B, ..., C]."""
+    """Reshape ``small``, [C], [1, C] or [B, C], to broadcast against ``x`` [B, ..., C]."""
     small = small if small.ndim == 2 else small[None]
     return small.reshape(small.shape[0], *[1] * (x.ndim - 2), small.shape[-1])

@@ -25,7 +25,7 @@ _EXCLUDED = ("lbfgs", "noisy_sgd")
 
 @functools.cache
 def optimizers() -> dict[str, Callable[..., optax.GradientTransformation]]:
-    """Return a dict of the optax optimisers that require only a learning rate, keyed by name."""
+    """Return the optax optimisers that require only a learning rate, keyed by name."""
     import optax
 
     by_name: dict[str, Callable[..., optax.GradientTransformation]] = {}
@@ -48,7 +48,7 @@ ELEMENTWISE = frozenset(
         *("signum", "yogi"),
     )
 )
-# Maximum number of weights that are updated as one vector, which takes less time to compile.
+# Maximum number of weights that are updated as one vector, to reduce compile time.
 ONE_VECTOR = 2**13
 
 
@@ -116,10 +116,10 @@ def _as_one_vector(inner: optax.GradientTransformation) -> optax.GradientTransfo
 
 
 class ServerOptimizer(Config):
-    """Base class of server optimisers for the mean released update (Reddi et al., 2021).
+    """Base class for server optimisers, which apply the mean update (Reddi et al., 2021).
 
     The negative mean update serves as the gradient of the global model's ``params``. Other
-    collections are averaged. A round in which no update is received changes nothing.
+    collections are averaged. A round in which no update arrives changes nothing.
     """
 
     def transformation(self) -> optax.GradientTransformation | None:
@@ -158,12 +158,12 @@ class FedAvgM(ServerOptimizer):
 
 
 class FedAdam(ServerOptimizer):
-    """Adam on the server, with the bias correction of optax, which Reddi et al. omit.
+    """Adam on the server. Unlike Reddi et al., optax corrects the bias of the moments.
 
     Attributes:
       rate: learning rate of the server.
       b1, b2: decay rates of the first and the second moment.
-      tau: constant added to the square root of the second moment. Larger values adapt less.
+      tau: constant added to the square root of the second moment. Larger values reduce adaptivity.
     """
 
     name: ClassVar[str] = "fedadam"
@@ -201,9 +201,9 @@ def server_step(
     mean: Any,
     received: Array,
 ) -> tuple[Any, optax.OptState]:
-    """Apply a server optimiser to the mean update, like ``params``, and return (params, state).
+    """Apply a server optimiser to the mean update ``mean``, and return (params, state).
 
-    If no update arrived (``received``, a bool scalar, is False), both are returned unchanged.
+    Both are returned unchanged if ``received``, a bool scalar, is False because no update arrived.
     """
     import optax
 
@@ -214,7 +214,7 @@ def server_step(
 
 
 class RateSchedule(Config):
-    """Base class of schedules for the clients' learning rate over rounds.
+    """Base class for schedules of the clients' learning rate over rounds.
 
     The schedule advances in every round, including rounds without training.
     """
@@ -245,7 +245,7 @@ class StepDecay(RateSchedule):
     """
 
     name: ClassVar[str] = "step"
-    summary: ClassVar[str] = "decays by a factor every N rounds (StepLR, as stated for BSFL)"
+    summary: ClassVar[str] = "decays by a factor every N rounds (StepLR, BSFL)"
 
     every: int = static(default=100, at_least=1)
     factor: float = number(default=0.5, above=0, at_most=1)
@@ -263,7 +263,7 @@ class CosineDecay(RateSchedule):
 
     Attributes:
       horizon: number of rounds until the rate reaches its final value, usually ``num_rounds``.
-      final: final fraction f, in [0, 1]. With 0, clients learn nothing after the horizon.
+      final: final fraction f, in [0, 1]. If f is 0, clients learn nothing after the horizon.
     """
 
     name: ClassVar[str] = "cosine"

@@ -1,4 +1,4 @@
-"""Partitions of the training samples among clients, drawn in pure JAX with static shapes."""
+"""Partitions of the training samples among clients, in pure JAX with static shapes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from pause_jax.learning.dataset import Dataset
 
 
-# (sample numbers, grouped by client, int [n]; number of samples of each client, int [K]).
+# (sample numbers grouped by client, int [n]; number of samples per client, int [K]).
 Dealt = tuple[Array, Array]
 
 
 class Partition(NamedTuple):
     """Samples of all clients. Client k trains on ``order[start[k] : start[k] + size[k]]``.
 
-    The ``held_out[k]`` samples that follow are client k's held-out samples.
+    The next ``held_out[k]`` samples are held out from training.
     """
 
     order: Int[Array, " n"]  # distinct sample numbers
@@ -37,23 +37,23 @@ class Partition(NamedTuple):
     @property
     def share(self) -> Array:
         """Quality-weighted share of each client in the data, d_k / sum(d), float [K], BSFL (4)."""
-        # Simulate and sweeps must round alike. The maximum keeps XLA from fusing the product with
-        # the sum, and XLA divides by a constant (equal sizes) in another way, hence the reciprocal.
+        # ``simulate`` and ``sweep`` must round alike. The maximum keeps XLA from fusing the product
+        # with the sum. The reciprocal is needed because XLA divides by constants in another way.
         weight = jnp.maximum(self.quality * self.size.astype(self.quality.dtype), 0.0)
         return weight * (1 / tree_sum(weight))
 
 
 class PartitionConfig(Config):
-    """Base class of partition configs.
+    """Base class for partition configs.
 
     Attributes:
-      min_quality: lower bound of the data quality q_k ~ U(min_quality, 1). Client k's inputs have
-        Gaussian noise, whose standard deviation is (1 - q_k) / 4 for features and (1 - q_k) / 4
-        times the pixel range for pixels (BSFL). 1 disables the noise.
+      min_quality: lower bound of the data quality q_k ~ U(min_quality, 1). The noise in client k's
+        inputs is Gaussian with standard deviation (1 - q_k) / 4, times the pixel range for pixels
+        (BSFL). A value of 1 disables the noise.
     """
 
-    equal: ClassVar[bool] = False  # whether all clients hold equally many samples
-    keeps_clients: ClassVar[bool] = False  # whether clients are source clients and keep their ids
+    equal: ClassVar[bool] = False  # whether all clients hold the same number of samples
+    keeps_clients: ClassVar[bool] = False  # whether clients are the data's clients, with their ids
 
     min_quality: float = static(default=1.0, at_least=0, at_most=1)
 
@@ -83,7 +83,7 @@ class PartitionConfig(Config):
         return Partition(order.astype(jnp.int32), start.astype(jnp.int32), size, quality)
 
     def _assign(self, key: Array, data: Dataset, num_samples: int, num_clients: int) -> Dealt:
-        """Return sample numbers, grouped by client, and the number of samples of each client."""
+        """Return the sample numbers grouped by client, and the number of samples per client."""
         raise NotImplementedError
 
 
@@ -109,7 +109,7 @@ class Dirichlet(PartitionConfig):
     Every client receives at least one sample. Each label is dominant for about the same number of
     clients. A client first receives samples with its dominant label, while they last, until the
     label's expected share of the client's data reaches ``dominant_share``. Its other samples are
-    drawn at random from the rest. If targets are not labels, all samples are dealt at random.
+    drawn at random from those left. If targets are not labels, all samples are dealt at random.
 
     Attributes:
       concentration: parameter of the symmetric Dirichlet distribution (2 or 3 in the papers).
@@ -130,7 +130,7 @@ class Dirichlet(PartitionConfig):
         if not are_labels(data.y_train):
             return sample, size
 
-        # From here, samples are positions in `sample`. Samples that are not yet dealt have owner K.
+        # Below, samples are positions in `sample`. Owner K marks samples that are not yet dealt.
         labels = data.y_train[sample]
         dominant = jax.random.permutation(label_key, jnp.arange(num_clients) % data.num_classes)
         count = jnp.zeros(data.num_classes, jnp.int32).at[labels].add(1)
@@ -139,7 +139,7 @@ class Dirichlet(PartitionConfig):
         owner = jnp.full(num_samples, num_clients, jnp.int32)
         owner = deal(owner, reserved, taken, num_taken)
 
-        # A second random order, because the first starts with too few dominant labels.
+        # Use a new random order, because `_reserve` took the first samples of labels in `sample`.
         order = jax.random.permutation(free_key, num_samples)
         free_first = order[jnp.argsort(owner[order] < num_clients, stable=True)]
         owner = deal(owner, free_first, size - taken, num_samples - num_taken)
@@ -148,10 +148,10 @@ class Dirichlet(PartitionConfig):
     def _reserve(
         self, labels: Array, count: Array, dominant: Array, size: Array
     ) -> tuple[Array, Array]:
-        """Return samples reserved for dominant labels [n], and the number taken by each client [K].
+        """Return reserved samples [n] with dominant labels, and their number per client [K].
 
-        If a client reserves a share s of its data and the rest is random, its dominant label, which
-        has frequency f in the data, has the expected share s + (1 - s) f. This equals
+        Let f be the frequency of a client's dominant label in the data. If a share s of the
+        client's samples is reserved, the label's expected share is s + (1 - s) f. This equals
         ``dominant_share`` for s = (dominant_share - f) / (1 - f). Only the first sum(taken)
         returned samples are reserved. They are grouped by client.
         """
@@ -173,7 +173,7 @@ class Dirichlet(PartitionConfig):
 
 
 class Natural(PartitionConfig):
-    """Partition of the samples by source client, ``Dataset.clients``.
+    """Partition of the samples by source client (``Dataset.clients``).
 
     If the data has more than K clients, K of them are drawn at random and numbered in their
     original order. Results then contain no client ids.
@@ -199,15 +199,15 @@ class Natural(PartitionConfig):
             missing = gap(data.client_ids or ())
             raise ConfigError(
                 f"num_clients = {num_clients}: must be <= {known}, the number of clients in the "
-                "data set for learning.partition = natural"
-                + (f", which has no training sample of client {missing}." if missing else ".")
+                "data set (learning.partition = natural)."
+                + (f" Client {missing} has no training samples." if missing else "")
             )
 
     def assign(self, key: Array, data: Dataset, num_samples: int, num_clients: int) -> Partition:
         clients = data.clients
-        assert clients is not None, "check_data asks for clients"
+        assert clients is not None, "check_data requires clients"
         draw_key, quality_key = jax.random.split(key)
-        # A trace does not know the number of clients, so `count` has an entry for each sample.
+        # The number of clients is unknown while tracing, so `count` has one entry per sample.
         count = jnp.zeros(clients.shape[0], jnp.int32).at[clients].add(1)
         priority = jnp.where(count > 0, jax.random.uniform(draw_key, count.shape), jnp.inf)
         chosen = jnp.sort(jnp.argsort(priority)[:num_clients])
@@ -227,7 +227,7 @@ class _ByLabel(PartitionConfig):
 
 
 class Shards(_ByLabel):
-    """Partition of the samples, sorted by label, into equal shards dealt to clients at random.
+    """Partition into equal shards of samples sorted by label. Clients receive random shards.
 
     Samples that do not fill a shard are discarded. McMahan et al. (2017) use 2 shards per client.
 
@@ -267,8 +267,8 @@ class Shards(_ByLabel):
 class DirichletLabels(_ByLabel):
     """Partition of each label's samples in proportions from a symmetric Dirichlet distribution.
 
-    Benchmarks call this partition of Yurochkin et al. (2019) Dir(alpha). Every client first gets
-    one random sample. Other implementations repeat the draw until no client is empty.
+    Benchmarks call this partition Dir(alpha) (Yurochkin et al., 2019). Every client first gets one
+    random sample. Other implementations instead repeat the draw until no client is empty.
 
     Attributes:
       concentration: alpha. The smaller alpha is, the fewer labels dominate a client's data.
@@ -298,8 +298,8 @@ class DirichletLabels(_ByLabel):
 
 
 def num_held_out(size: Any, share: float, xp: Any = jnp) -> Any:
-    """Return how many of a client's ``size`` samples are held out, int of the same shape."""
-    # One multiplication in float32, so NumPy (``xp=numpy``) and XLA round alike.
+    """Return how many of a client's ``size`` samples to hold out, int of the same shape."""
+    # NumPy (``xp=numpy``) and XLA round a single float32 multiplication alike.
     wanted = xp.round(np.float32(share) * size.astype(np.float32)).astype(np.int32)
     return xp.minimum(xp.maximum(wanted, 1), size - 1)
 
@@ -309,7 +309,7 @@ def hold_out(key: Array, partition: Partition, share: float) -> Partition:
     order, start, size = partition.order, partition.start, partition.size
     place = jnp.arange(order.shape[0])
     client = jnp.searchsorted(start, place, side="right") - 1
-    # Between two clients' slices may be samples that nobody holds, which form a group of their own.
+    # Samples between two clients' slices belong to no client and form a separate group.
     group = 2 * client + (place >= (start + size)[client])
     shuffled = order[jnp.lexsort((jax.random.bits(key, order.shape), group))]
     held_out = num_held_out(size, share)
@@ -322,7 +322,7 @@ def are_labels(targets: Array) -> bool:
 
 
 def counts_of(shares: Array, total: Array) -> Array:
-    """Round ``shares`` [..., K] to counts int32 [..., K] with sum ``total``, int [...]."""
+    """Convert ``shares`` [..., K] to int32 counts [..., K] that sum to ``total``, int [...]."""
     # Rounding errors can make XLA's parallel cumulative sum decrease, hence the cummax.
     cumulative = jnp.clip(jnp.cumsum(shares, axis=-1), 0, 1)
     cumulative = jax.lax.cummax(cumulative, axis=shares.ndim - 1)
@@ -331,15 +331,15 @@ def counts_of(shares: Array, total: Array) -> Array:
 
 
 def in_turn(counts: Array, length: int) -> Array:
-    """Repeat each client k ``counts[k]`` times, int [length], padded with the last client."""
+    """Return each client number k ``counts[k]`` times, int [length], padded with the last one."""
     return jnp.repeat(jnp.arange(counts.shape[0]), counts, total_repeat_length=length)
 
 
 def deal(owner: Array, samples: Array, counts: Array, number: Array) -> Array:
-    """Deal the first ``number`` of ``samples`` to clients 0, 1, ..., ``counts[k]`` to client k.
+    """Deal the first ``number`` of ``samples`` to the clients in order, ``counts[k]`` to client k.
 
-    Returns ``owner``, int [n], the owner of each sample, with the changes. ``number`` must be the
-    sum of ``counts``, int [K].
+    Returns the updated ``owner``, int [n], the client of each sample. ``number`` must be the sum
+    of ``counts``, int [K].
     """
     num_samples = owner.shape[0]
     is_dealt = jnp.arange(num_samples) < number

@@ -35,23 +35,23 @@ if TYPE_CHECKING:
 
 # Maximum number of queried clients whose losses are computed side by side, to bound memory.
 QUERY_BATCH = 16
-# Entry of normalised updates that holds |a_i|_1, float [m].
+# Key of |a_i|_1, float [m], in a dict of normalised updates.
 WEIGHT = "gradient_weight"
 # Age of a stale update in rounds under ``stale_updates="next"``.
 _AGE = 1
 
 
 class FederatedAveraging(NamedTuple):
-    """Functions of the federated averaging learner that ``Learning.build`` returns."""
+    """Functions of the learner that ``Learning.build`` returns."""
 
-    local: LocalTraining  # settings, with the client optimiser of round 1
+    local: LocalTraining  # settings, with the client optimiser for round 1
     optimizer_at: Callable[[Array], optax.GradientTransformation]  # (round) -> client optimiser
     execution: Execution
     server: optax.GradientTransformation | None  # None to add the mean update
     partition: PartitionConfig
     num_samples: int  # number of training samples in use
     num_clients: int  # K
-    equal_work: bool  # whether the factors of the clients' local work are 1
+    equal_work: bool  # whether all factors of the clients' local work are 1
     keeps_state: bool  # whether clients keep their optimiser state between rounds
     scored: slice  # test samples for metrics; later test samples are for validation
     holdout: float = 0.0  # share of each client's samples that is held out
@@ -135,12 +135,12 @@ def train_cohort(
 ) -> tuple[LearnerState, Trained, Variables]:
     """Train a cohort, release its updates, and return (state, Trained, updates [m, ...]).
 
-    Only ``state.clients`` changes. Updates are as received by the server, with ``params`` flattened
-    to [m, d]. In a slot with weight 0, ``params`` is 0 and all other collections are undefined.
+    Only ``state.clients`` changes. The server receives these updates, with ``params`` flattened to
+    [m, d]. In a slot with weight 0, ``params`` is 0 and all other collections are undefined.
     """
     active = selection.active
     updates, opt_states, loss = _train_clients(local, execution, key, state, selection)
-    # Flattening inside the map took most of the time of a round with 1.6 million parameters.
+    # Flattening inside ``map_clients`` took most of a round's time with 1.6 million parameters.
     released = release(jax.vmap(lambda update: ravel_pytree(update)[0])(updates["params"]))
     # Updates of other collections are sent without noise and are listed in Result.unnoised.
     updates = {**updates, "params": released}
@@ -174,7 +174,7 @@ def _train_clients(
     fresh = local.optimizer.init(trained_part(variables))
     train_keys = Keys(key, state.inputs)
     factors = None if state.work is None else state.work[clients]
-    # If all clients take equally many steps, their number is not mapped over, so no step is masked.
+    # A number of steps that all clients share is not mapped over, so no step is masked.
     own = local.work.steps(local.max_samples if local.equal else partition.size[clients], factors)
     beside = own._replace(total=jnp.where(selection.active, own.total, 0))
 
@@ -204,7 +204,7 @@ def _train_clients(
 def averaged(
     server: optax.GradientTransformation | None, state: LearnerState, updates: Any, weights: Array
 ) -> tuple[Variables, Any]:
-    """Return the model and the server optimiser's state after a step."""
+    """Return the model and the server optimiser's state after a server step."""
     variables = state.model
     mean = jax.tree.map(lambda x: mean_update(x, weights), updates)
     if WEIGHT in mean:
@@ -233,7 +233,7 @@ def added(variables: Variables, mean: Variables) -> Variables:
 
 
 def no_updates(state: LearnerState, size: int, *, normalised: bool = False) -> Variables:
-    """Return ``size`` zero updates, leaves [size, ...], with ``params`` flattened to [size, d]."""
+    """Return ``size`` zero updates with leaves [size, ...] and flat ``params`` [size, d]."""
     params, _ = ravel_pytree(state.model["params"])
     model = {**sent_part(state.model), "params": params}
     if normalised:
@@ -242,7 +242,7 @@ def no_updates(state: LearnerState, size: int, *, normalised: bool = False) -> V
 
 
 def no_stale_updates(learner: Learner, state: LearnerState, num_selected: int) -> StaleUpdates:
-    """Return zero stale updates with zero weights, for the start of a run."""
+    """Return stale updates and weights that are all 0, for the start of a run."""
     assert learner.deferred is not None
     weights = jnp.zeros(num_selected, jnp.float32)  # float32 like selection.weights, also under x64
     return StaleUpdates(learner.deferred.none(state, num_selected), weights)
@@ -251,7 +251,7 @@ def no_stale_updates(learner: Learner, state: LearnerState, num_selected: int) -
 def with_stale(
     updates: Any, weights: Array, is_stale: Array, stale: StaleUpdates, beta: Array | float | None
 ) -> tuple[Any, Array, StaleUpdates]:
-    """Return a round's updates and the previous round's stale ones [2 m, ...], weights, new stale.
+    """Append the previous stale updates and return (updates [2 m, ...], weights, new stale ones).
 
     ``is_stale``, bool [m], marks updates that miss this round. Weights sum to 1 unless all are 0.
     """
@@ -267,7 +267,7 @@ def with_stale(
 
 
 def damping(beta: Array | float, fresh: Array, in_time: Array, stale: Array, due: Array) -> Array:
-    """Return the factor for the weight of each stale update, float [m], as in REFL's paper.
+    """Return the factor for the weight of each stale update, float [m], as in the REFL paper.
 
     The factor is ``(1 - beta) / (age + 1) + beta (1 - exp(-L / max L))``. The relative deviation
     ``L = |u - (s + n u) / (n + 1)|^2 / |u|^2`` measures how far the stale update s moves the mean u

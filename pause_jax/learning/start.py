@@ -1,4 +1,4 @@
-"""Weights that runs start from, and files of a model's weights."""
+"""Initial weights of runs, and files of model weights."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _RULE = "must be an .npz or .safetensors file, or the folder of an Orbax checkpo
 
 
 class GivenWeights(str):
-    """Weights passed in Python. As a text, ``given:DIGEST``, they are static and fit into files."""
+    """Weights passed in Python. The string ``given:DIGEST`` represents them in config files."""
 
     arrays: Arrays
 
 
 def given_weights(start: Any) -> Any:
-    """Convert nested dicts of arrays to :class:`GivenWeights`; return any other value unchanged."""
+    """Convert nested dicts of arrays to :class:`GivenWeights`. Return other values unchanged."""
     if not isinstance(start, Mapping):
         return start
     arrays = named_leaves(jax.tree.map(np.asarray, start))
@@ -42,7 +42,7 @@ def given_weights(start: Any) -> Any:
 
 
 def start_weights(start: str, missing: str, model: Variables) -> Arrays:
-    """Return the weights of ``Learning.start`` by leaf path, or raise ConfigError if unfit."""
+    """Return the weights in ``start`` by leaf path, or raise ConfigError if they do not fit."""
     arrays, leaves = _read(start), named_leaves(model)
     weights = {}
     faults = [f"{name} is missing" for name in leaves if name not in arrays and missing == "error"]
@@ -52,7 +52,7 @@ def start_weights(start: str, missing: str, model: Variables) -> Arrays:
             faults.append(f"{name} is not in the model")
         elif array.shape != leaf.shape or not np.can_cast(array.dtype, leaf.dtype, "same_kind"):
             form = f"{leaf.dtype}{list(leaf.shape)}"
-            faults.append(f"{name} is {array.dtype}{list(array.shape)} and must be {form}")
+            faults.append(f"{name} is {array.dtype}{list(array.shape)} but must be {form}")
         else:
             with np.errstate(over="ignore"):
                 weights[name] = array.astype(leaf.dtype)
@@ -61,13 +61,13 @@ def start_weights(start: str, missing: str, model: Variables) -> Arrays:
     if faults:
         raise ConfigError(
             f"learning.start = {shown(start)}: {listed(faults, '; ')}. Correct the names and "
-            "arrays; learning.start_missing = 'initial' draws missing leaves."
+            "arrays, or set learning.start_missing = 'initial' to draw missing leaves."
         )
     return weights
 
 
 def with_start(network: Network, weights: Mapping[str, Array]) -> Network:
-    """Return the network with ``weights`` in place of the initial weights of the same name."""
+    """Return the network with initial weights replaced by those of the same path in ``weights``."""
 
     def init(key: Array, x: Array) -> Variables:
         drawn = network.init(key, x)
@@ -81,8 +81,8 @@ def with_start(network: Network, weights: Mapping[str, Array]) -> Network:
 def save_weights(path: str | os.PathLike[str], result: Any) -> None:
     """Write the final model of a ``simulate`` result to a file that ``Learning(start=path)`` reads.
 
-    The file holds the full model: frozen weights too, and kernels with their low-rank changes.
-    Raises ConfigError if the result has no model or the ending is unknown.
+    The file holds the full model, including frozen weights. Low-rank changes are added to their
+    kernels. Raises ConfigError if the result has no model or the file extension is unknown.
     """
     path = pathlib.Path(path)
     if result.variables is None or path.suffix not in (".npz", ".safetensors"):
@@ -106,7 +106,7 @@ def _read(start: str) -> Arrays:
     path = pathlib.Path(start).expanduser()
     try:
         if start.startswith(_GIVEN):
-            raise ConfigError("was passed in Python and is in no file. Pass it again.")
+            raise ConfigError("was passed in Python and is not in a file. Pass it again.")
         if path.is_dir():
             return named_leaves(_orbax(path.absolute()))
         check_regular("file", path)
@@ -126,6 +126,6 @@ def _orbax(folder: pathlib.Path) -> Any:
 
     with ocp.PyTreeCheckpointer() as reader:
         tree = reader.metadata(folder).item_metadata.tree
-        # As NumPy arrays, because the devices that wrote the checkpoint may not be here.
+        # Restore NumPy arrays, because the devices that wrote the checkpoint may be unavailable.
         kinds = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
         return reader.restore(folder, restore_args=kinds)

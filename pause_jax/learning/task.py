@@ -20,10 +20,10 @@ _TOGETHER = 8
 
 
 class Task(Config):
-    """Base class of learning tasks. Override ``outputs``, ``loss`` and optionally ``scores``.
+    """Base class for learning tasks. Override ``outputs``, ``loss`` and optionally ``scores``.
 
     Attributes:
-      metrics: names of the scores, which must differ from all other recorded quantities.
+      metrics: names of the scores, which must differ from the names of other recorded quantities.
     """
 
     metrics: ClassVar[tuple[str, ...]] = ()
@@ -56,7 +56,7 @@ class Classification(Task):
 
     def check_data(self, data: Dataset) -> None:
         if data.y_train.ndim != 1 or not jnp.issubdtype(data.y_train.dtype, jnp.integer):
-            raise _wrong_targets(self, data, "whole numbers [N], the labels")
+            raise _wrong_targets(self, data, "integer labels [N]")
         if data.num_classes < 2:
             raise ConfigError(
                 f"num_classes = {data.num_classes}: must be >= 2. A single label leaves nothing "
@@ -74,7 +74,7 @@ class Classification(Task):
 
 
 class Regression(Task):
-    """Regression with half the squared error as loss, summed over the targets of a sample."""
+    """Regression. The loss of a sample is half the squared error, summed over its targets."""
 
     name: ClassVar[str] = "regression"
     summary: ClassVar[str] = "numbers: half the squared error"
@@ -108,7 +108,7 @@ class NextToken(Task):
         x, y = data.x_train, data.y_train
         whole = jnp.issubdtype(x.dtype, jnp.integer) and jnp.issubdtype(y.dtype, jnp.integer)
         if data.pixel_max or not whole or x.ndim != 2 or x.shape != y.shape:
-            raise _wrong_targets(self, data, "whole numbers [N, L] like x_train, the tokens")
+            raise _wrong_targets(self, data, "integer tokens [N, L], like x_train")
 
     def loss(self, outputs: Array, targets: Array) -> Array:
         import optax
@@ -175,10 +175,10 @@ def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> N
         )
     if "test_loss" in task.metrics:
         raise ConfigError(
-            f"{name}: metric 'test_loss' must have another name, because it already names the "
-            "mean loss. Rename the metric."
+            f"{name}: metric 'test_loss' must have another name, because this name is reserved for "
+            "the mean loss. Rename the metric."
         )
-    # The batch size differs from the length of every other axis, to expose reductions over those.
+    # Choose a batch size unlike the length of any other axis, to expose reductions over that axis.
     lengths = {*outputs.shape[1:], *y.shape[1:]}
     number = next(n for n in range(_TOGETHER, _TOGETHER + 9) if n not in lengths)
     rng = np.random.default_rng(0)
@@ -224,7 +224,7 @@ def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> N
             raise ConfigError(
                 f"{name}: {what} of a sample is {by_itself[sample]:.4g} alone but "
                 f"{among[sample]:.4g} in a batch of {number}: must be the same. Outputs have "
-                f"shape {batch.shape} and targets {targets.shape}. Give both one shape, for "
+                f"shape {batch.shape} and targets {targets.shape}. Give both the same shape, for "
                 "example with outputs[:, 0]."
             )
 

@@ -21,7 +21,7 @@ _NAME = re.compile(r"\w+(/\w[\w.-]*)?(:[\d.*]+)?", re.ASCII)
 
 
 class Source(NamedTuple):
-    """Name, features and splits of a data set in tensorflow-datasets, see :class:`Tfds`."""
+    """Name, features and splits of a data set in tensorflow-datasets (see :class:`Tfds`)."""
 
     dataset: str
     inputs: str = "image"
@@ -31,7 +31,7 @@ class Source(NamedTuple):
 
 
 class Prepared(DataConfig):
-    """Base class of configs of data sets from tensorflow-datasets.
+    """Base class for configs of data sets from tensorflow-datasets.
 
     Attributes:
       data_dir: folder of prepared data sets; by default the folder that tensorflow-datasets uses.
@@ -45,7 +45,7 @@ class Prepared(DataConfig):
         if not _NAME.fullmatch(self.source.dataset):
             raise ConfigError(
                 f"{path}.dataset = {shown(self.source.dataset)}: must be NAME, NAME/CONFIG or "
-                "NAME/CONFIG:VERSION of tensorflow-datasets, because other sources run their own "
+                "NAME/CONFIG:VERSION of tensorflow-datasets, because other sources run third-party "
                 "code."
             )
 
@@ -78,7 +78,7 @@ class FashionMnist(Prepared):
     """Fashion-MNIST, with 60,000 training and 10,000 test images of 28 x 28 pixels."""
 
     name: ClassVar[str] = "fashion_mnist"
-    summary: ClassVar[str] = "60,000 clothes of 28 x 28 pixels, tensorflow-datasets"
+    summary: ClassVar[str] = "60,000 clothing images of 28 x 28 pixels, tensorflow-datasets"
 
 
 class Cifar10(Prepared):
@@ -94,9 +94,9 @@ class Tfds(Prepared):
     Attributes:
       dataset: name of the data set, such as ``emnist`` or ``kmnist``.
       inputs: name of the input feature.
-      labels: name of the target feature, either integer labels or float regression targets.
+      labels: name of the target feature, which holds integer labels or float regression targets.
       train: name of the training split.
-      test: name of the test split; None draws a fifth of the training split as test set.
+      test: name of the test split; None to draw a fifth of the training split as the test set.
     """
 
     name: ClassVar[str] = "tfds"
@@ -124,8 +124,8 @@ def _unreadable(source: Source, data_dir: str | None, why: str) -> ConfigError:
         f"learning.data.data_dir = {data_dir!r}: cannot read {source.dataset} "
         f"({' '.join(why.split())}). Install the extra (pip install 'pause_jax[data]'). Then set "
         f"learning.data.data_dir to a folder with {source.dataset} in array_record format, or set "
-        "learning.data.download = true (requires tensorflow-cpu once). The data set 'digits' "
-        "needs no download."
+        "learning.data.download = true (preparation requires tensorflow-cpu). The data set "
+        "'digits' needs no download."
     )
 
 
@@ -199,9 +199,9 @@ def _stacked(source: Source, feature: str, values: list[Any]) -> Any:
     shapes = {np.shape(value) for value in values}
     array = np.asarray(values) if len(shapes) == 1 else None
     if array is None or not np.issubdtype(array.dtype, np.number):
-        kinds = f"shapes such as {sorted(shapes)[:3]}" if array is None else f"kind {array.dtype}"
+        kinds = f"shapes such as {sorted(shapes)[:3]}" if array is None else f"dtype {array.dtype}"
         raise ConfigError(
-            f"learning.data = {source.dataset}: {feature!r} has {kinds}: must be numbers of one "
-            "shape."
+            f"learning.data = {source.dataset}: {feature!r} has {kinds}: must be numbers with the "
+            "same shape in all samples."
         )
     return array

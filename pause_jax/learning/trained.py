@@ -1,4 +1,4 @@
-"""The part of a model that clients train and send; the collection ``frozen`` holds the rest."""
+"""Part of a model that clients train and send. The collection ``frozen`` holds other weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pause_jax.rng import keys
 
 
 class TrainedPart(Config):
-    """Part of a model that clients train, by default all of it."""
+    """Part of a model that clients train, by default the whole model."""
 
     name: ClassVar[str] = "all"
     summary: ClassVar[str] = "all weights"
@@ -64,7 +64,7 @@ class TrainedPart(Config):
             )
 
     def network(self, network: Network) -> Network:
-        """Return the functions of the model with split variables."""
+        """Return the functions of ``network`` for split variables."""
 
         def init(key: Array, x: Array) -> Variables:
             variables = network.init(key, x)
@@ -79,7 +79,7 @@ class TrainedPart(Config):
         )
 
     def whole(self, variables: Variables) -> Variables:
-        """Return the variables of the full model from split variables."""
+        """Merge split variables into the variables of the full model."""
         if FROZEN not in variables:
             return variables
         return {"params": self.merge(variables["params"], variables[FROZEN])}
@@ -96,7 +96,7 @@ class Head(TrainedPart):
         if layer is None:
             raise ConfigError(
                 "learning.trained = head: the model must have one affine layer, or one named "
-                f"output. Name it, or use a regular expression on {listed(named_leaves(params))}."
+                f"output. Name it, or use a regular expression for {listed(named_leaves(params))}."
             )
         return {f"{layer}kernel", f"{layer}bias"}
 
@@ -105,7 +105,7 @@ class Matching(TrainedPart):
     """Leaves whose path, such as ``hidden_0/kernel``, matches a regular expression.
 
     Attributes:
-      pattern: regular expression, searched for anywhere in the path.
+      pattern: regular expression, which may match anywhere in the path.
     """
 
     name: ClassVar[str] = "matching"
@@ -120,12 +120,12 @@ class Matching(TrainedPart):
 class Lora(TrainedPart):
     """Low-rank adaptation of dense kernels (Hu et al., 2021): kernel + scale * a b.
 
-    Clients train only the factors a [H, rank], at first drawn from N(0, 1 / H), and b [rank, C], at
-    first 0, of each adapted kernel [H, C]. The server averages the factors, not their products.
+    Clients train only two factors of each adapted kernel [H, C]: a [H, rank], initially drawn from
+    N(0, 1 / H), and b [rank, C], initially 0. The server averages the factors, not their products.
 
     Attributes:
       rank: rank of each change.
-      targets: regular expression on the paths of 2-D leaves named ``kernel``.
+      targets: regular expression for the paths of 2-D leaves named ``kernel``.
       scale: factor of each change, alpha / rank in the paper.
     """
 
@@ -175,7 +175,7 @@ class Lora(TrainedPart):
 
 
 def part_of(trained: Any) -> Any:
-    """Convert the name of a part, or a regular expression; return any other value unchanged."""
+    """Convert a part's name or a regular expression to a config. Return other values unchanged."""
     if not isinstance(trained, str):
         return trained
     named = choices(TrainedPart).get(trained)
@@ -183,7 +183,7 @@ def part_of(trained: Any) -> Any:
 
 
 def with_frozen(network: Network, variables: Variables) -> tuple[Network, Variables]:
-    """Move ``frozen`` from the variables into the network, of which all clients share one copy."""
+    """Move ``frozen`` from the variables into the network. All clients then share one copy."""
     if FROZEN not in variables:
         return network, variables
     frozen = {FROZEN: variables[FROZEN]}
@@ -201,5 +201,8 @@ def _matching(field: str, pattern: str, names: Iterable[str]) -> set[str]:
     except re.error as error:
         raise ConfigError(f"{where}: must be a regular expression ({error}).") from None
     if not matching:
-        raise ConfigError(f"{where}: must match one of {listed(names) or 'no dense kernels'}.")
+        raise ConfigError(
+            f"{where}: must match one of "
+            f"{listed(names) or 'the dense kernels, but the model has none'}."
+        )
     return matching

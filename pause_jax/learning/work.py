@@ -1,4 +1,4 @@
-"""Local work of clients in a round: epochs or steps, and laws by which clients differ."""
+"""Local work of clients: number of steps per round, and laws of factors that multiply it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     import optax
     from numpy.typing import NDArray
 
-# Relative error that float32 products may have before they are rounded up to whole steps.
+# Relative float32 rounding error that is ignored when a product is rounded up to whole steps.
 _ROUNDING = 1e-6
-# Number of equally likely values that represent a random factor in expectations.
+# Number of equally likely values that approximate a random factor in expected latencies and speeds.
 _LEVELS = 8
 
 
@@ -38,9 +38,9 @@ class LocalWork(NamedTuple):
     local_steps: int | None
 
     def steps(self, size: Array | int, factors: Array | None = None) -> Steps:
-        """Return the steps of clients with ``size`` samples, whose work is multiplied by factors.
+        """Return the steps of clients with ``size`` samples, multiplied by ``factors`` if given.
 
-        A pass has at most ``max_steps`` steps, and so has a round. ``per_pass`` is static if
+        A pass and a round each have at most ``max_steps`` steps. ``per_pass`` is static if
         ``size`` is a Python integer.
         """
         per_pass = -(-size // self.batch_size)
@@ -57,7 +57,7 @@ class LocalWork(NamedTuple):
         return Steps(per_pass, jnp.clip(total, 1, self.max_steps))
 
     def samples(self, size: Array | int, steps: Steps) -> Array:
-        """Return the number of samples, counted once per pass, that the steps compute with."""
+        """Return the number of samples used in ``steps``, with each counted once per pass."""
         used = jnp.minimum(size, self.max_steps * self.batch_size)
         passes = jnp.asarray(steps.total // steps.per_pass)
         rest = (steps.total - passes * steps.per_pass) * self.batch_size
@@ -65,20 +65,20 @@ class LocalWork(NamedTuple):
 
 
 class WorkLaw(Config):
-    """Base class of laws for the clients' factors, which multiply their epochs or local steps."""
+    """Base class for laws of the factors that multiply the clients' epochs or local steps."""
 
-    # Whether all factors are 1, so that no factor is drawn.
+    # Whether all factors are 1. If True, no factors are drawn.
     equal: ClassVar[bool] = False
 
     def factors(self, key: Array, num_clients: int) -> Array:
-        """Draw each client's factor in one round, float [K] > 0.
+        """Draw each client's factor for one round, float [K] > 0.
 
-        ``key`` is from the stream ``world``, so all policies meet the same factors.
+        ``key`` is from the stream ``world``, so all policies face the same factors.
         """
         raise NotImplementedError
 
     def levels(self, num_clients: int) -> Array:
-        """Return equally likely factors of each client, float [n, K], for expectations."""
+        """Return n equally likely factors per client, float [n, K], for expected values."""
         raise NotImplementedError
 
     @property
@@ -100,10 +100,10 @@ class EqualWork(WorkLaw):
 
 
 class PerClient(WorkLaw):
-    """Given factors, in client order.
+    """Fixed factors, listed in client order.
 
     Attributes:
-      values: K factors > 0 (static). With ``epochs = 1``, factors are epochs.
+      values: K factors > 0 (static). With ``epochs = 1``, they are the clients' numbers of epochs.
     """
 
     name: ClassVar[str] = "per_client"
@@ -130,9 +130,9 @@ class PerClient(WorkLaw):
 
 
 class UniformWork(WorkLaw):
-    """Uniform factors, drawn for each client and round, such as FedProx's stragglers.
+    """Uniform random factor per client and round, like that of FedProx's stragglers.
 
-    Expected speeds and latencies average over eight equally likely factors per client.
+    Expected speeds and latencies are averages over eight equally likely factors per client.
 
     Attributes:
       low: smallest factor.
@@ -170,8 +170,8 @@ def gradient_weights(
 ) -> Array:
     """Return FedNova's |a|_1 after 0, 1, ..., ``max_steps`` steps (Wang et al., 2020).
 
-    |a|_1 is the sum of the weights of a client's gradients in its update, relative to one step. If
-    all gradients are 1, the update of an optimiser that is linear in them is proportional to it.
+    |a|_1 is the sum of the weights of a client's gradients in its update, relative to one step. It
+    is computed from the update of a linear optimiser whose gradients are all 1.
     """
     import optax
 
@@ -188,7 +188,7 @@ def gradient_weights(
 
 
 def is_linear(optimizer: optax.GradientTransformation) -> bool:
-    """Return whether an update is a weighted sum of the gradients, as FedNova requires."""
+    """Return whether the optimiser's update is a weighted sum of gradients, as FedNova requires."""
     import optax
 
     def update(gradients: NDArray[np.float32], start: float) -> Array:

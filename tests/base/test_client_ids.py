@@ -106,7 +106,7 @@ def test_drawn_test_set_leaves_every_client_a_sample():
     few = Dataset.of(x, owner % 2, clients=owner, test_share=0.05)
     drawn = np.sort(np.random.default_rng(0).permutation(40)[:2])
     np.testing.assert_array_equal(few.x_test[:, 0], drawn)
-    with pytest.raises(ConfigError, match="one per client for training"):
+    with pytest.raises(ConfigError, match="one training sample per client"):
         Dataset.of(x, owner % 2, clients=np.arange(40))
 
 
@@ -176,7 +176,7 @@ def test_numbers_with_gaps_require_data_with_same_ids(tmp_path):
             ConfigError, match=r"has no line for client 0\. .* without gaps, or use"
         ):
             prepare(other, None if other.learning is None else data_of(ids))
-    with pytest.raises(ConfigError, match="no training sample of client 0"):
+    with pytest.raises(ConfigError, match="Client 0 has no training samples"):
         prepare(config(5), data_of(ids))
 
 

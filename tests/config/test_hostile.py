@@ -109,8 +109,8 @@ CONFIGS = {
     "optimizer import": ('[learning]\noptimizer = "evil:rate"', NOT_LOADED),
     "optimizer of optax": ('[learning]\noptimizer = "optax:adam"', "GradientTransformation"),
     # Arguments that are no plain data, and values of other kinds.
-    "no pairs": (dense('[["features"]]'), "must be pairs"),
-    "a table": (dense("[{features = 3}]"), "must be pairs"),
+    "no pairs": (dense('[["features"]]'), "must be (name, value) pairs"),
+    "a table": (dense("[{features = 3}]"), "must be (name, value) pairs"),
     "a dunder for a name": (dense('[["__class__", 4]]'), "could not be created"),
     "a date": (model("1979-05-27", "[]"), "must be a linen module"),
     "a field that is none": ('[reward]\n"__class__" = 1', "no field '__class__'"),
@@ -132,7 +132,7 @@ CONFIGS = {
         '[availability_trace]\nname = "intervals"\npath = "/dev/zero"', "regular"),
     "a long path": (f'[latency]\nname = "traces"\npath = "{"a" * 10**5}"', "cannot be read"),
     "code of a community": (
-        '[learning.data]\nname = "tfds"\ndataset = "evil:net"\ndownload = true', "their own code"),
+        '[learning.data]\nname = "tfds"\ndataset = "evil:net"\ndownload = true', "third-party"),
     "a data set elsewhere": (
         '[learning.data]\nname = "tfds"\ndataset = "../../etc"', "learning.data.dataset"),
 }  # fmt: skip

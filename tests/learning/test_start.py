@@ -178,7 +178,7 @@ def test_given_weights_are_told_apart_by_their_content_and_fit_in_a_file():
     read = config_file.loads(config_file.dumps(config(start=nested(WEIGHTS)))).learning
     assert read.start == first.start
     assert not isinstance(read.start, GivenWeights)
-    with pytest.raises(ConfigError, match="was passed in Python and is in no file"):
+    with pytest.raises(ConfigError, match="was passed in Python and is not in a file"):
         read.load(4, DATA)
 
 
@@ -205,9 +205,9 @@ def test_data_of_another_config_does_not_bring_its_weights():
         ({"more/kernel": np.zeros(2)}, "more/kernel is not in the model"),
         (
             {"output/kernel": np.zeros((3, 4))},
-            "output/kernel is float64[3, 4] and must be float32[4, 3]",
+            "output/kernel is float64[3, 4] but must be float32[4, 3]",
         ),
-        ({"output/bias": np.asarray(["a", "b", "c"])}, "output/bias is <U1[3] and must be float32"),
+        ({"output/bias": np.asarray(["a", "b", "c"])}, "output/bias is <U1[3] but must be float32"),
         ({"output/bias": np.asarray([0, np.nan, 0])}, "output/bias is not finite"),
         ({"output/bias": np.full(3, 1e300)}, "output/bias is not finite"),
         ({f"m{i}/kernel": np.zeros(2) for i in range(8)}, "m4/kernel is not in the model and 3 mo"),

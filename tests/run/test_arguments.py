@@ -160,6 +160,6 @@ def test_container_limit_reduces_available_memory(monkeypatch, tmp_path):
 def test_length_beyond_every_topic_is_refused():
     with pytest.raises(
         ConfigError,
-        match=r"learning.data.length = 100000000: must be shorter than the longest topic",
+        match=r"learning.data.length = 100000000: must be less than the length of the longest",
     ):
         Characters(length=10**8).load()
