@@ -106,10 +106,7 @@ def sentences(found: Fleet) -> list[str]:
         f"Clients in the same round: {_outcome(found.together, 'rank correlation')}.",
     ]
     if np.median(ordered) > LONG:
-        lines.append(
-            "If these are milliseconds, convert them with pause-jax import csv, --columns "
-            "ms=seconds and the other columns."
-        )
+        lines.append("If these are milliseconds, divide the column seconds by 1000.")
     if math.isnan(found.drift.p):
         lines.append("Too few measurements per client to test for changes over time.")
     elif found.stationary:

@@ -55,8 +55,7 @@ def parse(
     if sorted(header) != sorted([*_COLUMNS, *order]) or len(order) > 1:
         raise ConfigError(
             f"{name}, line 1, {shown(','.join(header))}: must have the columns client and "
-            "seconds, and optionally round or time. Rename columns with pause-jax import csv "
-            "--columns."
+            "seconds, and optionally round or time. Rename or remove columns."
         )
     entries, bad = _entries(header, rows)
     if bad and not drop_bad_lines:
