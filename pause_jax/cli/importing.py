@@ -17,7 +17,6 @@ from pause_jax.importers.request import DATA, DEVICES, INTERVALS, Request, ids_o
 SOURCES = {
     "fedscale": "fedscale",
     "leaf": "leaf",
-    "tff": "tff",
     "huggingface": "huggingface",
 }
 # Suggested options for each written file.

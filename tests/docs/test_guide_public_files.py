@@ -35,7 +35,6 @@ def folder(tmp_path, monkeypatch):
     """A folder with what a user downloads."""
     public_files.fedscale(tmp_path, clients=12)
     public_files.femnist(tmp_path / "femnist" / "data", writers=5, samples=10)
-    public_files.tff_sqlite(tmp_path / "emnist_all.sqlite", public_files.images())
     (tmp_path / "log.csv").write_text("site,phone,took,round\nb,P1,1500,1\na,P2,20,2\na,P2,,3\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -43,7 +42,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings("default")
 def test_its_commands_run_from_a_public_file_to_a_compared_and_tuned_policy(folder, capsys):
-    assert [line.split()[1] for line in COMMANDS].count("import") == 4
+    assert [line.split()[1] for line in COMMANDS].count("import") == 3
     for line in COMMANDS:
         if "--preset phones" in line:  # tests/world/test_phones.py
             continue
@@ -63,7 +62,6 @@ def test_its_commands_run_from_a_public_file_to_a_compared_and_tuned_policy(fold
     assert (data.clients < 0).any()
     data = xr.load_dataset(folder / "results" / "femnist" / "data.nc")
     assert set(map(str, data.client_id.values)) < {f"f{k:04d}_14" for k in range(5)}
-    assert (folder / "emnist" / "clients.npz").is_file()
     best = config_file.load(folder / "results" / "tuned" / "best.toml")
     assert best.num_clients == 6
     assert isinstance(best.latency, Network)
@@ -88,7 +86,7 @@ def test_its_code_writes_measured_seconds_of_another_table(folder):
     [
         ("import fedscal x --out o", "SOURCE = 'fedscal': must be one of fedscale, leaf"),
         ("import fedscale none --out o", "FILE = 'none': cannot be read (No such file"),
-        ("import leaf emnist_all.sqlite --out o", "must be JSON with users"),
+        ("import leaf log.csv --out o", "must be JSON with users"),
         ("import leaf log.csv --columns client --out o", "--columns client: must be OURS=THEIRS"),
         (
             "import leaf log.csv --ids a --clients 1 --out o",

@@ -7,7 +7,7 @@ import pickletools
 import numpy as np
 import pytest
 
-from pause_jax.importers import fedscale, leaf, tff
+from pause_jax.importers import fedscale, leaf
 from pause_jax.importers.request import Request
 from pause_jax.learning import Files
 from tests.support import public_files
@@ -60,17 +60,6 @@ def test_pickle_with_a_huge_memo_index_uses_no_memory(tmp_path):
     path.write_bytes(b"\x80\x02}r\xff\xff\xff\x7f.")
     refused = outcome(lambda: fedscale.read(Request((path,))), "must be a complete pickle", path)
     assert refused is None
-
-
-def test_damaged_tff_file_keeps_images_with_labels_or_is_refused(tmp_path):
-    path = tmp_path / "hostile.sqlite"
-    public_files.tff_sqlite(path, public_files.images(2, 2))
-    for damaged in mutants(path.read_bytes(), 50, seed=4):
-        path.write_bytes(damaged)
-        imported = outcome(lambda: tff.read(Request((path,))), path.name, damaged)
-        if imported is not None:
-            arrays = imported.arrays
-            assert len(arrays["x"]) == len(arrays["y"]) == len(arrays["clients"])
 
 
 def test_damaged_archive_keeps_its_arrays_or_is_refused(tmp_path):
