@@ -27,9 +27,7 @@ LONG = 600.0
 
 
 def fit(
-    file: Annotated[
-        pathlib.Path, typer.Argument(help="CSV or Parquet file of measured latencies.")
-    ],
+    file: Annotated[pathlib.Path, typer.Argument(help="CSV file of measured latencies.")],
     out: Annotated[
         pathlib.Path | None,
         typer.Option(

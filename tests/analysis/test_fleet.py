@@ -1,10 +1,12 @@
 """Fits to a fleet's measurements, tests for drift and correlation, traces and changing fleets."""
 
 import functools
+import io
 import sys
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import optimize, stats
 
@@ -479,48 +481,20 @@ def test_rounds_that_are_unix_seconds_are_rejected(tmp_path):
         Traces(path=str(path), order="played").loaded()
 
 
-def test_parquet_is_equivalent_to_csv(tmp_path):
-    import pandas as pd
-
-    seconds = seconds_of(MODELS["lognormal"], num_clients=3, rounds=5)
-    data = measured(seconds)
-    table = pd.DataFrame({"client": data.client, "seconds": data.seconds, "round": data.when})
-    table.sample(frac=1, random_state=0).to_parquet(tmp_path / "a.parquet")
-    (tmp_path / "a.csv").write_text(text_of(seconds))
-    models = [Traces(path=str(tmp_path / name), order="played") for name in ("a.csv", "a.parquet")]
-    np.testing.assert_array_equal(*(seconds_of(model, 3, 5) for model in models))
-    # A missing value is a drop-out, as an empty cell is.
-    gone = table.assign(seconds=table.seconds.where(table["round"] != 2))
-    gone.to_parquet(tmp_path / "gone.parquet")
-    found = dropped(
-        Traces(path=str(tmp_path / "gone.parquet"), order="played"), jax.random.key(0), 5, 3
-    )
-    np.testing.assert_array_equal(found, np.repeat([[0], [0], [1], [0], [0]], 3, axis=1))
-    for unit in ("ms", "ns"):
-        took = pd.to_timedelta(table.seconds, unit="s").astype(f"timedelta64[{unit}]")
-        table.assign(seconds=took).to_parquet(tmp_path / "took.parquet")
-        again = parse((tmp_path / "took.parquet").read_bytes(), "took.parquet")
-        np.testing.assert_allclose(np.sort(again.seconds), np.sort(table.seconds), atol=1e-3)
+def test_dates_order_measurements_as_rounds_do(tmp_path):
+    text = text_of(seconds_of(MODELS["lognormal"], num_clients=3, rounds=5))
+    by_round = pd.read_csv(io.StringIO(text))
     start = pd.Timestamp("2026-01-01")
-    dated = table.drop(columns="round").assign(
-        time=start + pd.to_timedelta(table["round"], unit="h")
-    )
-    dated.to_parquet(tmp_path / "dated.parquet")
-    dated.to_csv(tmp_path / "dated.csv", index=False)
-    for name in ("dated.parquet", "dated.csv"):
-        found = parse((tmp_path / name).read_bytes(), name)
-        np.testing.assert_array_equal(
-            found.seconds, parse((tmp_path / "a.csv").read_bytes(), "a").seconds
-        )
-        assert np.ptp(found.when) == 4 * 3600
-    dated.assign(seconds=start).to_parquet(tmp_path / "dates.parquet")
-    with pytest.raises(ConfigError, match=r"row 0.*must be client, seconds, time: numbers, except"):
-        parse((tmp_path / "dates.parquet").read_bytes(), "dates.parquet")
-    table.assign(seconds=-1.0).to_parquet(tmp_path / "b.parquet")
-    with pytest.raises(ConfigError, match=r"row 0.*seconds must be a float32 number > 0"):
-        parse((tmp_path / "b.parquet").read_bytes(), "b.parquet")
-    with pytest.raises(ConfigError, match="must be a Parquet file"):
-        parse(b"text", "c.parquet")
+    times = start + pd.to_timedelta(by_round.pop("round"), unit="h")
+    dated = by_round.assign(time=times).to_csv(index=False).encode()
+    found = parse(dated, "dated.csv")
+    np.testing.assert_array_equal(found.seconds, parse(text.encode(), "a.csv").seconds)
+    assert np.ptp(found.when) == 4 * 3600
+    wrong = by_round.assign(time=times, seconds=start).to_csv(index=False).encode()
+    with pytest.raises(
+        ConfigError, match=r"line 2.*must be client, seconds, time: numbers, except"
+    ):
+        parse(wrong, "dates.csv")
 
 
 @pytest.mark.parametrize("num_clients", [10, 7])
