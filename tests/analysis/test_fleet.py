@@ -213,8 +213,6 @@ def drifting(kind, rng, clients=20, rounds=60):
     if kind == "memory":
         for t in range(1, rounds):
             noise[t] = 0.4 * noise[t - 1] + np.sqrt(1 - 0.4**2) * noise[t]
-    if kind == "congestion":
-        noise += rng.standard_normal((rounds, 1))
     return np.exp(0.3 * noise + np.linspace(-1, 1, clients))
 
 
@@ -223,7 +221,6 @@ def drifting(kind, rng, clients=20, rounds=60):
     [
         ("trend", {"drift"}),
         ("memory", {"correlation"}),
-        ("congestion", {"together"}),
         ("nothing", set()),
     ],
 )
@@ -231,18 +228,18 @@ def test_tests_detect_planted_drift_and_correlation(kind, seen):
     rng = np.random.default_rng(0)
     for _ in range(10):
         found = fleet.fit(measured(drifting(kind, rng)))
-        tests = {name: getattr(found, name) for name in ("drift", "correlation", "together")}
+        tests = {name: getattr(found, name) for name in ("drift", "correlation")}
         suspected = {name for name, test in tests.items() if test.significant}
-        # A memory of one round looks like a trend too, now and then; a shared round like a memory.
+        # A memory of one round looks like a trend too, now and then.
         assert seen <= suspected
         if kind == "nothing":
             assert suspected == set()
-        assert found.stationary == (not suspected & {"drift", "correlation"})
+        assert found.stationary == (not suspected)
 
 
 def test_stationary_fleet_is_rejected_at_the_stated_level():
     rng = np.random.default_rng(1)
-    tests: dict[str, list[fleet.Test]] = {"drift": [], "correlation": [], "together": []}
+    tests: dict[str, list[fleet.Test]] = {"drift": [], "correlation": []}
     for _ in range(300):
         found = fleet.fit(measured(drifting("nothing", rng, clients=6, rounds=24)))
         for name, values in tests.items():
@@ -250,15 +247,8 @@ def test_stationary_fleet_is_rejected_at_the_stated_level():
     for name, values in tests.items():
         # Uniform: 0.1 is the distance of which one in a hundred such samples is.
         assert stats.kstest([test.p for test in values], "uniform").statistic < 0.1, name
-    for name in ("correlation", "together"):
-        figures = np.asarray([test.figure for test in tests[name]])
-        assert abs(figures.mean()) < 4 * figures.std() / np.sqrt(300), name
-
-
-def test_change_is_the_ratio_of_second_to_first_half():
-    seconds = np.tile([[1.0, 3.0], [1.2, 3.3]], (6, 1))
-    seconds[6:, 0] *= 2
-    np.testing.assert_allclose(fleet.fit(measured(seconds)).change, [1.0, 2.0])
+    figures = np.asarray([test.figure for test in tests["correlation"]])
+    assert abs(figures.mean()) < 4 * figures.std() / np.sqrt(300)
 
 
 def test_few_measurements_give_no_order_tests():
@@ -266,7 +256,6 @@ def test_few_measurements_give_no_order_tests():
     assert np.isnan([found.drift.p, found.correlation.p]).all()
     assert found.stationary
     unordered = measured(seconds_of(MODELS["lognormal"]))._replace(when=None)
-    assert np.isnan(fleet.fit(unordered).together.p)
     assert not fleet.fit(unordered).ordered
 
 
