@@ -90,10 +90,6 @@ class Fleet(NamedTuple):
       drift: test for a trend. ``figure`` is the absolute rank correlation between latency and time,
         averaged over clients, minus its expectation without a trend, but at least 0.
       correlation: test for lag-1 autocorrelation of each client's latencies.
-      together: test for correlation between the latencies of clients in the same round; NaN
-        without rounds or times, or if no round has two measurements.
-      change: smallest and largest ratio of mean latency in the second half of the measurements to
-        that in the first, over clients with at least ``FEWEST`` measurements; NaN without them.
     """
 
     measured: NDArray[np.int64]
@@ -102,8 +98,6 @@ class Fleet(NamedTuple):
     laws: tuple[Law, ...]
     drift: Test
     correlation: Test
-    together: Test
-    change: tuple[float, float]
 
     @property
     def rivals(self) -> tuple[str, ...]:
@@ -135,8 +129,6 @@ def fit(data: Measured) -> Fleet:
             "Measure each client several times, and do not round the seconds."
         )
     mean = np.asarray([row.mean() for row in each])
-    halves = [row[len(row) // 2 :].mean() / row[: len(row) // 2].mean()
-              for row in each if len(row) >= FEWEST]  # fmt: skip
     return Fleet(
         measured=number,
         mean=mean,
@@ -144,8 +136,6 @@ def fit(data: Measured) -> Fleet:
         laws=fitted(each),
         drift=_drift(each),
         correlation=_correlation(each),
-        together=_together(data, each),
-        change=(min(halves, default=math.nan), max(halves, default=math.nan)),
     )
 
 
@@ -177,24 +167,6 @@ def _correlation(each: list[Floats]) -> Test:
     figure = (products - expected) / squares
     total = sum(map(len, rows))
     return Test(figure, float(2 * stats.norm.sf(abs(figure) * math.sqrt(total))))
-
-
-def _together(data: Measured, each: list[Floats]) -> Test:
-    """Test the correlation between clients in a round, with latencies ranked within each client."""
-    if data.when is None:
-        return Test(math.nan, math.nan)
-    rank = np.zeros(len(data.seconds))
-    for client, row in enumerate(each):
-        if len(row) > 1 and np.ptp(row) > 0:
-            ranks = stats.rankdata(row)
-            rank[data.client == client] = (ranks - ranks.mean()) / ranks.std()
-    rounds = np.unique(data.when, return_inverse=True)[1]
-    sums, squares, number = (np.bincount(rounds, w) for w in (rank, rank**2, None))
-    pairs = float((number * (number - 1.0)).sum())
-    if not pairs:
-        return Test(math.nan, math.nan)
-    figure = float((sums**2 - squares).sum() / pairs)
-    return Test(figure, float(2 * stats.norm.sf(abs(figure) * math.sqrt(pairs / 2))))
 
 
 def fitted(each: list[Floats]) -> tuple[Law, ...]:

@@ -27,9 +27,7 @@ LONG = 600.0
 
 
 def fit(
-    file: Annotated[
-        pathlib.Path, typer.Argument(help="CSV or Parquet file of measured latencies.")
-    ],
+    file: Annotated[pathlib.Path, typer.Argument(help="CSV file of measured latencies.")],
     out: Annotated[
         pathlib.Path | None,
         typer.Option(
@@ -40,7 +38,7 @@ def fit(
         bool, typer.Option("--drop-bad-lines", help="Skip invalid lines.")
     ] = False,
 ) -> None:
-    """Describe the distribution, drift and correlations of measured latencies.
+    """Describe the distribution, drift and autocorrelation of measured latencies.
 
     Each line describes one participation. Columns: client, seconds and optionally round or time.
     """
@@ -89,10 +87,6 @@ def sentences(found: Fleet) -> list[str]:
     low, high = found.measured.min(), found.measured.max()
     times = f"{low}" if low == high else f"{low} to {high}"
     ordered = np.sort(found.mean)
-    least, most = found.change
-    change = f"; mean of the second half / first half: {least:.2f} to {most:.2f}"
-    if math.isnan(least):
-        change = ""
     lines = [
         f"{found.mean.size} clients, {times} measurements each, {found.measured.sum()} in total.",
         f"Mean seconds per client: lowest {ordered[0]:.3g}, median {np.median(ordered):.3g}, "
@@ -100,16 +94,12 @@ def sentences(found: Fleet) -> list[str]:
         "Order: by the column round or time."
         if found.ordered
         else "Order: by line, because the file has no column round or time. If the lines are not "
-        "in time order, ignore the drift and correlations below.",
-        f"Drift: {_outcome(found.drift, 'rank correlation with time')}{change}.",
+        "in time order, ignore the drift and correlation below.",
+        f"Drift: {_outcome(found.drift, 'rank correlation with time')}.",
         f"Consecutive rounds of a client: {_outcome(found.correlation, 'rank correlation')}.",
-        f"Clients in the same round: {_outcome(found.together, 'rank correlation')}.",
     ]
     if np.median(ordered) > LONG:
-        lines.append(
-            "If these are milliseconds, convert them with pause-jax import csv, and pass "
-            "ms=seconds and all other columns to --columns."
-        )
+        lines.append("If these are milliseconds, divide the column seconds by 1000.")
     if math.isnan(found.drift.p):
         lines.append("Too few measurements per client to test for changes over time.")
     elif found.stationary:

@@ -11,21 +11,18 @@ import typer
 from pause_jax.base.spelling import nearest
 from pause_jax.base.struct import ConfigError
 from pause_jax.cli.options import Seed
-from pause_jax.importers.request import DATA, DEVICES, FLEET, INTERVALS, Request, ids_of
+from pause_jax.importers.request import DATA, DEVICES, INTERVALS, Request, ids_of
 
 # Maps the name of a source to the module of ``pause_jax.importers`` that reads its files.
 SOURCES = {
     "fedscale": "fedscale",
-    "csv": "tables",
     "leaf": "leaf",
-    "tff": "tff",
     "huggingface": "huggingface",
 }
-# Suggested options or command for each written file.
+# Suggested options for each written file.
 _NEXT = {
     DEVICES: "--set latency=network --set latency.path={}",
     INTERVALS: "--set availability_trace=intervals --set availability_trace.path={}",
-    FLEET: "pause-jax fit {}",
     DATA: "--set learning.data=files --set learning.data.path={} --set learning.partition=natural",
 }
 
@@ -48,7 +45,7 @@ def import_files(
     ] = None,
     seed: Seed = 0,
 ) -> None:
-    """Convert published data to devices.csv, intervals.csv, fleet.csv or clients.npz.
+    """Convert published data to devices.csv, intervals.csv or clients.npz.
 
     docs/guides/public_files.md describes the origin, licence and content of each source.
     """

@@ -2,7 +2,6 @@
 
 from pause_jax.config.clock import (
     Asynchronous,
-    Equal,
     Hinge,
     Polynomial,
     StalenessWeight,
@@ -18,6 +17,5 @@ from pause_jax.config import config_file as config_file  # isort: skip
 from pause_jax.config import presets as presets  # isort: skip
 
 __all__ = [
-    "Asynchronous", "Equal", "Hinge", "Polynomial", "SimConfig", "StalenessWeight",
-    "Synchronous", "stack",
+    "Asynchronous", "Hinge", "Polynomial", "SimConfig", "StalenessWeight", "Synchronous", "stack",
 ]  # fmt: skip

@@ -42,16 +42,6 @@ class Polynomial(StalenessWeight):
         return jnp.where(staleness > 0, (1.0 + staleness) ** -self.exponent, 1.0)
 
 
-class Equal(StalenessWeight):
-    """Factor 1 for every update, however stale."""
-
-    name: ClassVar[str] = "equal"
-    summary: ClassVar[str] = "1 for every update"
-
-    def factor(self, staleness: Array) -> Float[Array, ...]:
-        return jnp.ones_like(staleness)
-
-
 class Hinge(StalenessWeight):
     """Factor 1 up to staleness b, then 1 / (a (staleness - b) + 1) (FedAsync, Xie et al. 2019).
 

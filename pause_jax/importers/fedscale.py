@@ -27,8 +27,10 @@ from pause_jax.importers.request import (
     parsed,
     refuse,
 )
-from pause_jax.importers.tables import PER_CLIENT
+from pause_jax.world.latency.network import COLUMNS
 
+# Columns of a device table with one row per client.
+_PER_CLIENT = tuple(word for word in COLUMNS if word != "share")
 # Approximate memory per interval of a table, in bytes.
 _LINE = 200
 # A client's intervals, and the period after which they repeat, in seconds.
@@ -76,7 +78,7 @@ def read(request: Request) -> Imported:
         clients = list(capacity.items())
         chosen = ((client, (client, entry)) for client, entry in map(clients.__getitem__, places))
         rule = "computation and communication must be numbers > 0"
-        tables[DEVICES] = [PER_CLIENT, *parsed(of_capacity, chosen, _device, rule)]
+        tables[DEVICES] = [_PER_CLIENT, *parsed(of_capacity, chosen, _device, rule)]
     if traces:
         chosen_traces = [traces[place] for place in places % len(traces)]
         tables[INTERVALS], note = _intervals(request, chosen_traces)

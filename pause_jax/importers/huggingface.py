@@ -1,7 +1,7 @@
-"""Importer for Hugging Face data sets with client ids, and for Flower Datasets partitioners.
+"""Importer for Hugging Face data sets with a client column.
 
-Format: ``Dataset.save_to_disk`` of huggingface.co/docs/datasets, and ``Partitioner`` of
-flower.ai/docs/datasets (both Apache-2.0; each data set has its own licence).
+Format: ``Dataset.save_to_disk`` of huggingface.co/docs/datasets (Apache-2.0; each data set has its
+own licence).
 """
 
 from __future__ import annotations
@@ -48,30 +48,6 @@ def read(request: Request) -> Imported:
     train = _samples(request, path, splits["train"])
     test = _samples(request, path, splits["test"]) if "test" in splits else {}
     return imported(path, train, test)
-
-
-def partitioned(
-    partitioner: Any, columns: Mapping[str, str] | None = None
-) -> dict[str, NDArray[Any]]:
-    """Return the arrays ``x``, ``y`` and ``clients`` of a partitioner, for ``Dataset.of``.
-
-    Args:
-      partitioner: Flower Datasets partitioner with ``dataset`` set. Partition k becomes client k.
-      columns: column names for ``x`` and ``y``, if they differ from the usual names.
-
-    Returns:
-      Inputs [N, ...], targets [N, ...] and client ids, str [N].
-
-    Raises:
-      ConfigError: if a column is missing, or samples have different shapes.
-    """
-    where = pathlib.Path("partitioner")
-    parts: Samples = {}
-    for place in range(partitioner.num_partitions):
-        part = partitioner.load_partition(place)
-        x, y = (_column(where, part, name, columns or {}) for name in "xy")
-        parts[str(place)] = _array(where, part, x), _array(where, part, y)
-    return imported(where, parts, {}).arrays
 
 
 def _samples(request: Request, path: pathlib.Path, part: Any) -> Samples:

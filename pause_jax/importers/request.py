@@ -20,7 +20,7 @@ from pause_jax.learning import Files
 
 T = TypeVar("T")
 Rows = Iterable[Iterable[Any]]
-DEVICES, FLEET, INTERVALS, DATA = "devices.csv", "fleet.csv", "intervals.csv", "clients.npz"
+DEVICES, INTERVALS, DATA = "devices.csv", "intervals.csv", "clients.npz"
 # Exceptions that parsing a malformed entry may raise.
 WRONG = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 

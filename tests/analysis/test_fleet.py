@@ -1,10 +1,12 @@
 """Fits to a fleet's measurements, tests for drift and correlation, traces and changing fleets."""
 
 import functools
+import io
 import sys
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import optimize, stats
 
@@ -211,8 +213,6 @@ def drifting(kind, rng, clients=20, rounds=60):
     if kind == "memory":
         for t in range(1, rounds):
             noise[t] = 0.4 * noise[t - 1] + np.sqrt(1 - 0.4**2) * noise[t]
-    if kind == "congestion":
-        noise += rng.standard_normal((rounds, 1))
     return np.exp(0.3 * noise + np.linspace(-1, 1, clients))
 
 
@@ -221,7 +221,6 @@ def drifting(kind, rng, clients=20, rounds=60):
     [
         ("trend", {"drift"}),
         ("memory", {"correlation"}),
-        ("congestion", {"together"}),
         ("nothing", set()),
     ],
 )
@@ -229,18 +228,18 @@ def test_tests_detect_planted_drift_and_correlation(kind, seen):
     rng = np.random.default_rng(0)
     for _ in range(10):
         found = fleet.fit(measured(drifting(kind, rng)))
-        tests = {name: getattr(found, name) for name in ("drift", "correlation", "together")}
+        tests = {name: getattr(found, name) for name in ("drift", "correlation")}
         suspected = {name for name, test in tests.items() if test.significant}
-        # A memory of one round looks like a trend too, now and then; a shared round like a memory.
+        # A memory of one round looks like a trend too, now and then.
         assert seen <= suspected
         if kind == "nothing":
             assert suspected == set()
-        assert found.stationary == (not suspected & {"drift", "correlation"})
+        assert found.stationary == (not suspected)
 
 
 def test_stationary_fleet_is_rejected_at_the_stated_level():
     rng = np.random.default_rng(1)
-    tests: dict[str, list[fleet.Test]] = {"drift": [], "correlation": [], "together": []}
+    tests: dict[str, list[fleet.Test]] = {"drift": [], "correlation": []}
     for _ in range(300):
         found = fleet.fit(measured(drifting("nothing", rng, clients=6, rounds=24)))
         for name, values in tests.items():
@@ -248,15 +247,8 @@ def test_stationary_fleet_is_rejected_at_the_stated_level():
     for name, values in tests.items():
         # Uniform: 0.1 is the distance of which one in a hundred such samples is.
         assert stats.kstest([test.p for test in values], "uniform").statistic < 0.1, name
-    for name in ("correlation", "together"):
-        figures = np.asarray([test.figure for test in tests[name]])
-        assert abs(figures.mean()) < 4 * figures.std() / np.sqrt(300), name
-
-
-def test_change_is_the_ratio_of_second_to_first_half():
-    seconds = np.tile([[1.0, 3.0], [1.2, 3.3]], (6, 1))
-    seconds[6:, 0] *= 2
-    np.testing.assert_allclose(fleet.fit(measured(seconds)).change, [1.0, 2.0])
+    figures = np.asarray([test.figure for test in tests["correlation"]])
+    assert abs(figures.mean()) < 4 * figures.std() / np.sqrt(300)
 
 
 def test_few_measurements_give_no_order_tests():
@@ -264,7 +256,6 @@ def test_few_measurements_give_no_order_tests():
     assert np.isnan([found.drift.p, found.correlation.p]).all()
     assert found.stationary
     unordered = measured(seconds_of(MODELS["lognormal"]))._replace(when=None)
-    assert np.isnan(fleet.fit(unordered).together.p)
     assert not fleet.fit(unordered).ordered
 
 
@@ -346,7 +337,7 @@ def test_bad_lines_are_dropped_and_counted_by_rule(monkeypatch, tmp_path, capsys
     printed = capsys.readouterr().out
     assert "Lines dropped: 1 (an earlier line has the same client and round" in printed
     assert "Lines dropped: 2 (seconds must be a float32 number > 0)." in printed
-    assert "If these are milliseconds, convert them with pause-jax import csv," in printed
+    assert "If these are milliseconds, divide the column seconds by 1000." in printed
 
 
 def test_invalid_file_is_rejected_before_importing_statistics(monkeypatch, tmp_path, capsys):
@@ -479,48 +470,20 @@ def test_rounds_that_are_unix_seconds_are_rejected(tmp_path):
         Traces(path=str(path), order="played").loaded()
 
 
-def test_parquet_is_equivalent_to_csv(tmp_path):
-    import pandas as pd
-
-    seconds = seconds_of(MODELS["lognormal"], num_clients=3, rounds=5)
-    data = measured(seconds)
-    table = pd.DataFrame({"client": data.client, "seconds": data.seconds, "round": data.when})
-    table.sample(frac=1, random_state=0).to_parquet(tmp_path / "a.parquet")
-    (tmp_path / "a.csv").write_text(text_of(seconds))
-    models = [Traces(path=str(tmp_path / name), order="played") for name in ("a.csv", "a.parquet")]
-    np.testing.assert_array_equal(*(seconds_of(model, 3, 5) for model in models))
-    # A missing value is a drop-out, as an empty cell is.
-    gone = table.assign(seconds=table.seconds.where(table["round"] != 2))
-    gone.to_parquet(tmp_path / "gone.parquet")
-    found = dropped(
-        Traces(path=str(tmp_path / "gone.parquet"), order="played"), jax.random.key(0), 5, 3
-    )
-    np.testing.assert_array_equal(found, np.repeat([[0], [0], [1], [0], [0]], 3, axis=1))
-    for unit in ("ms", "ns"):
-        took = pd.to_timedelta(table.seconds, unit="s").astype(f"timedelta64[{unit}]")
-        table.assign(seconds=took).to_parquet(tmp_path / "took.parquet")
-        again = parse((tmp_path / "took.parquet").read_bytes(), "took.parquet")
-        np.testing.assert_allclose(np.sort(again.seconds), np.sort(table.seconds), atol=1e-3)
+def test_dates_order_measurements_as_rounds_do(tmp_path):
+    text = text_of(seconds_of(MODELS["lognormal"], num_clients=3, rounds=5))
+    by_round = pd.read_csv(io.StringIO(text))
     start = pd.Timestamp("2026-01-01")
-    dated = table.drop(columns="round").assign(
-        time=start + pd.to_timedelta(table["round"], unit="h")
-    )
-    dated.to_parquet(tmp_path / "dated.parquet")
-    dated.to_csv(tmp_path / "dated.csv", index=False)
-    for name in ("dated.parquet", "dated.csv"):
-        found = parse((tmp_path / name).read_bytes(), name)
-        np.testing.assert_array_equal(
-            found.seconds, parse((tmp_path / "a.csv").read_bytes(), "a").seconds
-        )
-        assert np.ptp(found.when) == 4 * 3600
-    dated.assign(seconds=start).to_parquet(tmp_path / "dates.parquet")
-    with pytest.raises(ConfigError, match=r"row 0.*must be client, seconds, time: numbers, except"):
-        parse((tmp_path / "dates.parquet").read_bytes(), "dates.parquet")
-    table.assign(seconds=-1.0).to_parquet(tmp_path / "b.parquet")
-    with pytest.raises(ConfigError, match=r"row 0.*seconds must be a float32 number > 0"):
-        parse((tmp_path / "b.parquet").read_bytes(), "b.parquet")
-    with pytest.raises(ConfigError, match="must be a Parquet file"):
-        parse(b"text", "c.parquet")
+    times = start + pd.to_timedelta(by_round.pop("round"), unit="h")
+    dated = by_round.assign(time=times).to_csv(index=False).encode()
+    found = parse(dated, "dated.csv")
+    np.testing.assert_array_equal(found.seconds, parse(text.encode(), "a.csv").seconds)
+    assert np.ptp(found.when) == 4 * 3600
+    wrong = by_round.assign(time=times, seconds=start).to_csv(index=False).encode()
+    with pytest.raises(
+        ConfigError, match=r"line 2.*must be client, seconds, time: numbers, except"
+    ):
+        parse(wrong, "dates.csv")
 
 
 @pytest.mark.parametrize("num_clients", [10, 7])

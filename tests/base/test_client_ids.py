@@ -182,7 +182,7 @@ def test_numbers_with_gaps_require_data_with_same_ids(tmp_path):
 
 def test_drawn_clients_are_refused_with_file_of_named_clients(tmp_path):
     run = config(4, latency=fleet(tmp_path, SITES))
-    with pytest.raises(ConfigError, match=r"key draws .* 12 clients.*Set num_clients = 12"):
+    with pytest.raises(ConfigError, match=r"run draws .* 12 clients.*Set num_clients = 12"):
         prepare(run, data_of(SITES))
     prepare(config(4), data_of(SITES))
     # Topics of a text are no devices: any fleet may have them.

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from pause_jax.cli import program
 from pause_jax.privacy import audit
+from tests.support import public_files
 from tests.support.hostile import mutants, outcome
 
 pytestmark = pytest.mark.slow
@@ -23,7 +24,7 @@ LINES = (
     "audit --mechanism gaussian --epsilon 0.5 --claim update --dimension 8 --samples 1000 --set "
     "delta=0.1",
     "fit fleet.csv --out model.toml --drop-bad-lines",
-    "import csv fleet.csv --columns client=client,seconds=seconds --clients 2 --seed 3 --out out",
+    "import leaf users.json --columns x=image,y=label --clients 2 --seed 3 --out out",
     "report folder --target 0.5 --against random",
 )
 
@@ -47,6 +48,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(folder)
     pathlib.Path("a.toml").write_text('learning = "none"\nnum_rounds = 30\n')
     pathlib.Path("fleet.csv").write_text("client,seconds\n0,1\n0,2\n1,3\n1,4\n")
+    public_files.leaf(pathlib.Path("users.json"), {k: {"x": [[0.5]], "y": [1]} for k in "abc"})
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line.split()[0])

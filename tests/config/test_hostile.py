@@ -610,7 +610,7 @@ def test_impossible_sizes_are_refused_before_work():
     for path in ("pipe", "/dev/zero"):
         assert path in refused("run", path)
         assert "must be a regular file" in refused("fit", path)
-        for source in ("csv", "leaf", "tff", "fedscale"):
+        for source in ("leaf", "fedscale"):
             assert "must be a regular file" in refused("import", source, path, "--out", "out")
         with pytest.raises(ConfigError, match="must be a regular file"):
             config_file.load(path)

@@ -8,7 +8,6 @@ import tomllib
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from pause_jax import ConfigError, config_file, presets
@@ -81,17 +80,6 @@ def test_every_line_of_a_damaged_log_is_kept_or_counted_as_dropped():
             assert len(found.seconds) + len(found.dropped) == len(lines) - 1, damaged
             dropped += len(found.dropped)
     assert dropped > 50
-
-
-def test_a_damaged_parquet_file_gives_its_seconds_or_is_refused(tmp_path):
-    whole = tmp_path / "whole.parquet"
-    pd.read_csv(io.BytesIO(FLEET)).to_parquet(whole)
-    for damaged in mutants(whole.read_bytes(), 100, seed=3):
-        name = "hostile.parquet"
-        found = outcome(functools.partial(parse, damaged, name), name, damaged)
-        if found is not None:
-            table = pd.read_parquet(io.BytesIO(damaged))
-            np.testing.assert_array_equal(np.sort(found.seconds), np.sort(table["seconds"]))
 
 
 @pytest.mark.parametrize("kind", ["intervals", "devices", "budgets"])

@@ -8,14 +8,15 @@ import pytest
 import xarray as xr
 
 from pause_jax import config_file
-from pause_jax.world.latency import Network
+from pause_jax.world.latency import Network, Traces
 from tests.support import public_files
 from tests.support.command import run
-from tests.support.pages import ROOT
+from tests.support.pages import ROOT, play
 
 pytestmark = pytest.mark.slow
 
-GUIDE = (ROOT / "docs" / "guides" / "public_files.md").read_text("utf-8")
+PAGE = "docs/guides/public_files.md"
+GUIDE = (ROOT / PAGE).read_text("utf-8")
 COMMANDS = [
     line for block in re.findall(r"```console\n(.*?)```", GUIDE, re.DOTALL)
     for line in block.splitlines()
@@ -34,18 +35,14 @@ def folder(tmp_path, monkeypatch):
     """A folder with what a user downloads."""
     public_files.fedscale(tmp_path, clients=12)
     public_files.femnist(tmp_path / "femnist" / "data", writers=5, samples=10)
-    public_files.tff_sqlite(tmp_path / "emnist_all.sqlite", public_files.images())
-    (tmp_path / "ranking.csv").write_text("Model,AI_Score\nA,76206\nB,38103\n")
-    (tmp_path / "speeds.csv").write_text("phone,ms,kbps\nA,20,8000\nB,40,16000\n")
-    log = [f"s{k},{1 + 0.1 * k + 0.05 * (t % 3)},{t}" for t in range(1, 9) for k in range(3)]
-    (tmp_path / "log.csv").write_text("\n".join(["site,took,round", *log]))
+    (tmp_path / "log.csv").write_text("site,phone,took,round\nb,P1,1500,1\na,P2,20,2\na,P2,,3\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.mark.filterwarnings("default")
 def test_its_commands_run_from_a_public_file_to_a_compared_and_tuned_policy(folder, capsys):
-    assert [line.split()[1] for line in COMMANDS].count("import") == 7
+    assert [line.split()[1] for line in COMMANDS].count("import") == 3
     for line in COMMANDS:
         if "--preset phones" in line:  # tests/world/test_phones.py
             continue
@@ -65,7 +62,6 @@ def test_its_commands_run_from_a_public_file_to_a_compared_and_tuned_policy(fold
     assert (data.clients < 0).any()
     data = xr.load_dataset(folder / "results" / "femnist" / "data.nc")
     assert set(map(str, data.client_id.values)) < {f"f{k:04d}_14" for k in range(5)}
-    assert (folder / "emnist" / "clients.npz").is_file()
     best = config_file.load(folder / "results" / "tuned" / "best.toml")
     assert best.num_clients == 6
     assert isinstance(best.latency, Network)
@@ -76,15 +72,24 @@ def test_its_commands_run_from_a_public_file_to_a_compared_and_tuned_policy(fold
         assert len(arrays["x_test"]) == 8
 
 
+def test_its_code_writes_measured_seconds_of_another_table(folder):
+    play(PAGE, only="read_csv")
+    assert (folder / "fleet.csv").read_text().split() == [
+        "client,seconds,round", "b,1.5,1", "a,0.02,2", "a,,3",
+    ]  # fmt: skip
+    measured = Traces(path="fleet.csv", min_latency=0.01).loaded()
+    assert measured.client_ids == ("a", "b")
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("import fedscal x --out o", "SOURCE = 'fedscal': must be one of fedscale, csv"),
+        ("import fedscal x --out o", "SOURCE = 'fedscal': must be one of fedscale, leaf"),
         ("import fedscale none --out o", "FILE = 'none': cannot be read (No such file"),
-        ("import leaf emnist_all.sqlite --out o", "must be JSON with users"),
-        ("import csv log.csv --columns client --out o", "--columns client: must be OURS=THEIRS"),
+        ("import leaf log.csv --out o", "must be JSON with users"),
+        ("import leaf log.csv --columns client --out o", "--columns client: must be OURS=THEIRS"),
         (
-            "import csv log.csv --ids a --clients 1 --out o",
+            "import leaf log.csv --ids a --clients 1 --out o",
             "--ids and --clients: must not be combined",
         ),
         (

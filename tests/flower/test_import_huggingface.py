@@ -1,25 +1,23 @@
-"""Folders of Hugging Face's ``datasets`` and Flower's partitioners: the arrays that they hold.
+"""Folders of Hugging Face's ``datasets``: the arrays that they hold.
 
-Here and not beside the other importers, as their packages come with Flower's environment.
+Here and not beside the other importers, as its package comes with Flower's environment.
 """
 
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 from PIL import Image
 
-from pause_jax import ConfigError, Learning, SimConfig, simulate
+from pause_jax import ConfigError
 from pause_jax.importers import huggingface
 from pause_jax.importers.request import Request
-from pause_jax.learning import Dataset, Linear, Natural
-from pause_jax.privacy import NoPrivacy
+from tests.support.pages import block
 from tests.support.public_files import images
 
 datasets = pytest.importorskip("datasets")
 
-# Of the packages, not of what is done with them here.
+# Of the package, not of what is done with it here.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -90,19 +88,29 @@ def test_invalid_folder_raises_a_one_line_error(tmp_path):
         huggingface.read(Request((tmp_path / "other",)))
 
 
-def test_clients_train_with_the_samples_of_a_partitioner():
-    partitioners = pytest.importorskip("flwr_datasets.partitioner")
-    partitioner = partitioners.DirichletPartitioner(
-        num_partitions=3, partition_by="character", alpha=1.0, min_partition_size=4, seed=1
-    )
-    partitioner.dataset = writers(images(samples=20))
-    data = Dataset.of(**huggingface.partitioned(partitioner), test_share=0.1)
-    config = SimConfig(
-        num_clients=3, num_selected=2, num_rounds=3, privacy=NoPrivacy(),
-        learning=Learning(partition=Natural(), model=Linear()),
-    )  # fmt: skip
-    result = simulate(config, jax.random.key(0), data=data)
+class Partitioner:
+    """The methods of Flower's partitioners that the guide uses."""
+
+    num_partitions = 3
+
+    def __init__(self, table):
+        self.table = table
+
+    def load_partition(self, k):
+        return self.table.shard(self.num_partitions, k)
+
+
+def test_partitions_become_clients_in_the_guide():
+    found = images(samples=20)
+    partitioner = Partitioner(writers(found).rename_column("character", "label"))
+    names: dict[str, Any] = {"partitioner": partitioner}
+    exec(block("docs/guides/public_files.md", "load_partition"), names)
+    data = names["data"]
+    assert data.x_train.shape[1:] == (28, 28, 1)
+    held = np.concatenate([data.y_train, data.y_test])
+    np.testing.assert_array_equal(np.sort(held), np.sort([y for _, y in found.values()], axis=None))
     sizes = [len(partitioner.load_partition(k)) for k in range(3)]
-    held = np.asarray(result.data_size)
-    assert held.sum() == 72
-    assert all(0 < kept <= size for kept, size in zip(held, sizes, strict=True))
+    assert data.client_ids == ("0", "1", "2")
+    assert all(
+        0 < kept <= size for kept, size in zip(np.bincount(data.clients), sizes, strict=True)
+    )

@@ -1,14 +1,12 @@
 """Public data by writer or user: the arrays are those of the files, and clients keep their ids."""
 
-import json
-import sqlite3
 import sys
 
 import numpy as np
 import pytest
 
 from pause_jax import ConfigError
-from pause_jax.importers import huggingface, leaf, samples, tff
+from pause_jax.importers import huggingface, leaf, samples
 from pause_jax.importers.request import Request, ids_of
 from tests.support import public_files
 
@@ -145,46 +143,6 @@ def test_user_in_two_files_is_refused(tmp_path):
         leaf.read(Request((tmp_path / "train", tmp_path / "test")))
     arrays = leaf.read(Request((tmp_path,))).arrays
     assert (len(arrays["x"]), len(arrays["x_test"])) == (9, 1)
-
-
-def test_tff_emnist_round_trips(tmp_path):
-    found = public_files.images()
-    path = tmp_path / "emnist_all.sqlite"
-    public_files.tff_sqlite(path, found)
-    arrays = tff.read(Request((path,))).arrays
-    assert_same(by_client(arrays), found, slice(None, -1))
-    assert arrays["x"].dtype == np.uint8
-    assert sorted(arrays["y_test"]) == sorted(y[-1] for _, y in found.values())
-    two = tff.read(Request((path,), clients=2)).arrays
-    assert len(set(two["clients"].tolist())) == 2
-    assert len(two["x_test"]) == 2
-
-
-def test_damaged_tff_files_give_one_line_errors(tmp_path):
-    pixels = np.zeros(784)
-    whole = public_files.example(pixels, 3)
-    assert tff._example(whole)[1] == 3
-    broken = [whole[:-1], whole[:5], b"\xff" * 30, b"", whole.replace(b"pixels", b"pixelz")]
-    for place, record in enumerate(broken):
-        path = tmp_path / f"{place}.sqlite"
-        public_files.tff_sqlite(path, {"w": (np.zeros((2, 784)), np.asarray([1, 2]))})
-        with sqlite3.connect(path) as database:
-            database.execute("UPDATE examples SET serialized_example_proto = ?", (record,))
-        database.close()
-        with pytest.raises(ConfigError, match=r"^FILE = .*: must be a tf\.train\.Example with"):
-            tff.read(Request((path,)))
-    contents = {
-        b"SQLite format 3\0" + bytes(200): "must have the tables examples and client_metadata",
-        b"\xfd7zXZ\0": "is compressed. Decompress the file first",
-        json.dumps({}).encode(): "must be an SQLite file",
-    }
-    for content, rule in contents.items():
-        path = tmp_path / "file"
-        path.write_bytes(content)
-        with pytest.raises(ConfigError) as refused:
-            tff.read(Request((path,)))
-        (line,) = str(refused.value).splitlines()
-        assert line.startswith(f"FILE = '{path}': {rule}")
 
 
 def test_missing_package_gives_a_one_line_error(tmp_path, monkeypatch):

@@ -3,17 +3,16 @@
 import csv
 import os
 import pickle
-import re
 from typing import Any
 
 import numpy as np
 import pytest
 
 from pause_jax import ConfigError
-from pause_jax.importers import fedscale, tables
+from pause_jax.importers import fedscale, leaf
 from pause_jax.importers.request import Request
 from pause_jax.world.availability import Intervals
-from pause_jax.world.latency import Network, Traces
+from pause_jax.world.latency import Network
 from tests.support import public_files
 
 
@@ -183,105 +182,21 @@ def test_damaged_fedscale_devices_give_a_one_line_error(tmp_path, content, rule)
     assert len(line) < 400
 
 
-def test_higher_scores_become_fewer_seconds(tmp_path):
-    path = tmp_path / "ranking.csv"
-    path.write_text('Model,CPU,AI_Score\nA,x," 76206 1,6"\nB,y,"38,103"\nC,z,19051.5\n')
-    columns = {"device": "Model", "score": "AI_Score"}
-    imported = tables.read(Request((path,), columns=columns))
-    found = written(imported, tmp_path / "out")["devices.csv"]
-    assert [row["device"] for row in found] == ["A", "B", "C"]
-    seconds_a_sample = [float(row["sample_seconds"]) for row in found]
-    middle = tables.MEDIAN_SECONDS
-    assert seconds_a_sample == pytest.approx([middle / 2, middle, 2 * middle])
-    assert imported.notes == ("No network speeds found. Transfers take no time.",)
-    assert "0.085" in (tmp_path / "out/devices.csv").read_text().splitlines()[1]
-
-
-def test_csv_columns_are_mapped(tmp_path):
-    path = tmp_path / "any.csv"
-    path.write_text("who;,ms,kbps,up\na,20,8000,4\nb,40,16000,8\n")
-    mapping = {"sample_ms": "ms", "download_kbit": "kbps", "upload_mbit": "up"}
-    imported = tables.read(Request((path,), columns=mapping))
-    imported.write(tmp_path / "out")
-    wanted = [10 * 0.02 + 1 + 1, 10 * 0.04 + 0.5 + 0.5]
-    np.testing.assert_allclose(seconds(tmp_path / "out/devices.csv", 2), wanted, rtol=1e-5)
-
-
-def test_seconds_and_intervals_keep_the_ids_of_clients(tmp_path):
-    path = tmp_path / "log.csv"
-    path.write_text("site,took,round\n=b,1.5,1\n@a,2.5,1\n=b,,2\n")
-    columns = {"client": "site", "seconds": "took", "round": "round"}
-    tables.read(Request((path,), columns=columns)).write(tmp_path / "log")
-    traces = Traces(path=str(tmp_path / "log/fleet.csv"), order="played", min_latency=1.0).loaded()
-    assert traces.client_ids == ("=b", "@a"), "ids are read back unchanged"
-    assert traces.drops
-    path.write_text("site,from,to\nb,0,9.5\na,2,3\n")
-    columns = {"client": "site", "start": "from", "end": "to"}
-    tables.read(Request((path,), columns=columns)).write(tmp_path / "there")
-    path.write_text("site,took\nb,1500\nb,\na,2e3\n")
-    columns = {"client": "site", "ms": "took"}
-    milliseconds = tables.read(Request((path,), columns=columns))
-    assert rows(milliseconds, "fleet.csv") == [["b", "1.5"], ["b", ""], ["a", "2"]]
-    path.write_text("site,from,to\nb,0,9.5\na,2,3\n")
-    columns = {"client": "site", "start": "from", "end": "to"}
-    trace = Intervals(path=str(tmp_path / "there/intervals.csv")).loaded()
-    assert trace.client_ids == ("a", "b")
-    assert trace.step((), None, 2.5, 2)[0].tolist() == [True, True]
-    kept = tables.read(Request((path,), clients=1, columns=columns))
-    assert len(rows(kept, "intervals.csv")) == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "columns", "rule"),
-    [
-        ("a,b\n1,2\n", {"sample_sec": "a"}, "--columns sample_sec: must be one of device, share"),
-        ("a,b\n1,2\n", {"sample_ms": "c"}, "has no column 'c' (columns: a, b). Select another"),
-        ("a,b\n1,2\n", {}, "must have columns of devices (download_kbit, download_mbit"),
-        ("a,b\n1,2\n3\n", {"sample_ms": "b"}, "line 3, '3': must have 2 cells"),
-        ("a,b\n1,2\n1,2,3\n", {"sample_ms": "b"}, "line 3, '1,2,3': must have 2 cells"),
-        ("\na,b\n1,2\n \nx,3\n", {"sample_ms": "a"}, "line 5, 'x,3': must have numbers > 0"),
-        ("a,b\n1,2\ninf,3\n", {"sample_ms": "a"}, "line 3, 'inf,3': must have numbers > 0"),
-        ("a,b\n1,2\n1e39,3\n", {"score": "a"}, "line 3, '1e39,3': must have numbers > 0"),
-        ("sample_ms,sample_spread\n1,-0.1\n", {}, "line 2, '1,-0.1': must have numbers > 0 and s"),
-        (
-            "a,b\n0,2\n1,1\n-1,3\n",
-            {"score": "a"},
-            "line 2, '0,2': must have numbers > 0 and spreads from 0 to 10; "
-            "line 4, '-1,3': must have numbers > 0 and spreads from 0 to 10. "
-            "The header is 'a,b'. Fix or remove these lines.",
-        ),
-        ('a,b\n"76,5",2\n', {"score": "a"}, "line 2, '76,5,2': must have numbers > 0"),
-        ("score\n" + "9" * 131_073, {}, "must be a CSV file in UTF-8 (field larger than"),
-        ("score\n" + "9" * 5000, {}, "line 2, '999"),
-        ("a,b,a\n1,2,3\n", {"score": "a"}, "has the column 'a' twice (columns: a, b, a)"),
-        ("a,b\n", {"score": "a"}, "must have at least one client"),
-        ("", {"score": "a"}, "has no column 'a'"),
-    ],
-)
-def test_invalid_csv_file_gives_a_one_line_error(tmp_path, text, columns, rule):
-    path = tmp_path / "file.csv"
-    path.write_text(text)
-    with pytest.raises(ConfigError) as refused:
-        tables.read(Request((path,), columns=columns))
-    (line,) = str(refused.value).splitlines()
-    assert re.sub("^[:,] ", "", line.removeprefix(f"FILE = '{path}'")).startswith(rule)
-
-
 def test_existing_output_and_wrong_paths_are_refused(tmp_path):
-    path = tmp_path / "any.csv"
-    path.write_text("score\n1\n")
-    imported = tables.read(Request((path,)))
+    public_files.fedscale(tmp_path)
+    path = tmp_path / "client_device_capacity"
+    imported = fedscale.read(Request((path,)))
     imported.write(tmp_path / "out")
     with pytest.raises(
         ConfigError, match=r"^--out .*out: already contains devices\.csv\. Choose another"
     ):
         imported.write(tmp_path / "out")
-    with pytest.raises(ConfigError, match=r"^--out .*any\.csv: cannot be written \(File exists"):
+    with pytest.raises(ConfigError, match=r"^--out .*capacity: cannot be written \(File exists"):
         imported.write(path)
     with pytest.raises(ConfigError, match=r"^FILE = .*two': must be imported separately"):
-        tables.read(Request((path, tmp_path / "two")))
+        _ = Request((path, tmp_path / "two")).path
     with pytest.raises(ConfigError, match=r"must be a regular file, not a folder"):
-        tables.read(Request((tmp_path,)))
+        fedscale.read(Request((tmp_path,)))
 
 
 def test_clients_get_ids_from_data_or_keep_theirs(tmp_path):
@@ -291,7 +206,7 @@ def test_clients_get_ids_from_data_or_keep_theirs(tmp_path):
     assert {row[0] for row in rows(named, "intervals.csv")} == set(ids)
     with pytest.raises(ConfigError, match=r"^--ids: has 5 clients, but the file has 4\."):
         fedscale.read(Request((path,), ids=tuple("abcde")))
-    log = tmp_path / "log.csv"
-    log.write_text("client,seconds\n0,1\n")
+    users = tmp_path / "users.json"
+    public_files.leaf(users, {"a": {"x": [[0.5]], "y": [1]}})
     with pytest.raises(ConfigError, match=r"^--ids: must not be set, because this file"):
-        tables.read(Request((log,), ids=ids))
+        leaf.read(Request((users,), ids=ids))

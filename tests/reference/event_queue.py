@@ -205,10 +205,8 @@ class EventQueue(Simulator):
         law = self.config.clock.staleness
         if law.name == "polynomial":
             return (1 + staleness) ** -float(law.exponent)
-        if law.name == "hinge":
-            late = staleness - float(law.grace)
-            return 1.0 if late <= 0 else 1 / (float(law.slope) * late + 1)
-        return 1.0
+        late = staleness - float(law.grace)
+        return 1.0 if late <= 0 else 1 / (float(law.slope) * late + 1)
 
     def report(self) -> None:
         """Tell the policy of the answers that it has not been told of."""

@@ -10,7 +10,7 @@ import pytest
 
 from pause_jax import Asynchronous, Learning, Reward, SimConfig, simulate
 from pause_jax.bandit import no_info, store_active
-from pause_jax.config import Equal, Hinge
+from pause_jax.config import Hinge, Polynomial
 from pause_jax.learning import Digits, Dirichlet, Linear, UniformWork
 from pause_jax.policies import (
     Context,
@@ -109,7 +109,7 @@ CONFIGS = {
     "everybody_under_way": WITHOUT.replace(
         policy=Random(),
         latency=SpeedNormal(),
-        clock=at(8, 2, staleness=Equal(), max_staleness=1.0),
+        clock=at(8, 2, staleness=Polynomial(exponent=0.0), max_staleness=1.0),
     ),
     "work": BASE.replace(
         policy=Random(),
@@ -137,7 +137,7 @@ CONFIGS = {
         policy=Random(),
         privacy=NoPrivacy(),
         dropout=0.3,
-        clock=at(5, 3, staleness=Equal()),
+        clock=at(5, 3, staleness=Polynomial(exponent=0.0)),
         learning=LEARNING.replace(optimizer="adam", learning_rate=0.01, keep_optimizer_state=True),
     ),
     "one_under_way": WITHOUT.replace(policy=Random(), clock=at(1, 2)),

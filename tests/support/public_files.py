@@ -2,7 +2,7 @@
 
 FedScale: ``benchmark/dataset/data/device_info/README.md`` of SymbioticLab/FedScale. LEAF:
 ``data/femnist/preprocess/data_to_json.py`` and ``data/shakespeare/preprocess/shake_utils.py`` of
-TalwalkarLab/leaf. TensorFlow Federated: the docstring of ``SqlClientData``.
+TalwalkarLab/leaf.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import pathlib
 import pickle
-import sqlite3
 from typing import Any
 
 import numpy as np
@@ -70,33 +69,3 @@ def femnist(folder: pathlib.Path, **sizes: int) -> None:
         for place, names in enumerate((users[:1], users[1:])):
             name = f"all_data_{place}_niid_0_keep_0_{split}_9.json"
             leaf(folder / split / name, {user: halves[user] for user in names})
-
-
-def example(pixels: np.ndarray, label: int) -> bytes:
-    """A ``tf.train.Example`` with the features pixels and label."""
-    # Flower's environment, which tests other sources, lacks the package.
-    from tensorflow_datasets.proto.tf_example_generated_pb2 import Example
-
-    written = Example()
-    written.features.feature["pixels"].float_list.value.extend(pixels.tolist())
-    written.features.feature["label"].int64_list.value.append(label)
-    return bytes(written.SerializeToString())
-
-
-def tff_sqlite(path: pathlib.Path, found: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
-    """The last sample of each writer is the test set."""
-    with sqlite3.connect(path) as database:
-        database.execute(
-            "CREATE TABLE examples (split_name TEXT, client_id TEXT, serialized_example_proto BLOB)"
-        )
-        database.execute(
-            "CREATE TABLE client_metadata (client_id TEXT, split_name TEXT, num_examples INTEGER)"
-        )
-        for writer, (x, y) in found.items():
-            for place, (pixels, label) in enumerate(zip(x, y, strict=True), 1):
-                row = "test" if place == len(x) else "train", writer, example(pixels / 255, label)
-                database.execute("INSERT INTO examples VALUES (?, ?, ?)", row)
-            for split, number in (("train", len(x) - 1), ("test", 1)):
-                values = writer, split, number
-                database.execute("INSERT INTO client_metadata VALUES (?, ?, ?)", values)
-    database.close()

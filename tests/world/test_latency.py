@@ -13,7 +13,6 @@ from pause_jax.config import validate
 from pause_jax.policies import Random, RoundRobin
 from pause_jax.world.latency import (
     LATENCIES,
-    ClippedSpeed,
     LinearContext,
     LogNormal,
     Network,
@@ -81,20 +80,15 @@ def published(draw, low):
         return np.clip(low / np.asarray(draw, np.float64), low, 1.0)
 
 
-def clipped(draw, low):
-    return low / np.clip(np.asarray(draw, np.float64), low, 1.0)
-
-
 def normal(model, num_clients):
     """Both moments in float64 where the latency is a function of a normal draw."""
     low = model.min_latency
     edges: tuple[float, ...]
     if isinstance(model, SpeedNormal):
-        rule = clipped if isinstance(model, ClippedSpeed) else published
         means, edges = speed_means(model, num_clients), (0.0, low, 1.0)
 
         def latency(draw):
-            return float(rule(draw, low))
+            return float(published(draw, low))
     else:
 
         def latency(seconds):
@@ -280,17 +274,17 @@ def test_policies_with_the_same_key_have_the_same_latencies(model):
     assert np.all(np.diff(clocks[0]) > 0)
 
 
-# ---------------------------------------------------------------- the two models normal in speed
+# ---------------------------------------------------------------- the model normal in speed
 
 
-@pytest.mark.parametrize(("model", "rule"), [(SpeedNormal(), published), (ClippedSpeed(), clipped)])
-def test_latency_follows_the_rule_for_the_drawn_speed(model, rule, monkeypatch):
+def test_latency_follows_the_rule_for_the_drawn_speed(monkeypatch):
+    model = SpeedNormal()
     draws = np.array([-3.0, -1e-6, 0.0, 1e-6, 0.04, 0.05, 0.3, 1.0, 1.7], np.float32)
     monkeypatch.setattr(jax.random, "normal", lambda key, shape: draws)
-    monkeypatch.setattr(type(model), "mean_speed", lambda self, num_clients: jnp.zeros(num_clients))
+    monkeypatch.setattr(SpeedNormal, "mean_speed", lambda self, num_clients: jnp.zeros(num_clients))
     sample = jax.jit(model.replace(std=1.0).sample, static_argnums=1)
     found = sample(jax.random.key(0), draws.size)
-    np.testing.assert_allclose(found, rule(draws, model.min_latency), rtol=1e-6)
+    np.testing.assert_allclose(found, published(draws, model.min_latency), rtol=1e-6)
 
 
 def test_bsfl_preset_is_as_published():

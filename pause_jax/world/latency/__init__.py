@@ -6,7 +6,6 @@ Custom models subclass :class:`Latency`.
 from pause_jax.world.latency.base import Latency, Work
 from pause_jax.world.latency.network import Network
 from pause_jax.world.latency.synthetic import (
-    ClippedSpeed,
     LinearContext,
     LogNormal,
     Pareto,
@@ -20,12 +19,11 @@ from pause_jax.world.latency.synthetic import (
 from pause_jax.world.latency.traces import Traces
 
 LATENCIES = (
-    TwoGroups, TenGroups, SpeedNormal, ClippedSpeed, LogNormal, ShiftedExponential, Pareto,
-    Switching, Traces, Network, LinearContext,
+    TwoGroups, TenGroups, SpeedNormal, LogNormal, ShiftedExponential, Pareto, Switching, Traces,
+    Network, LinearContext,
 )  # fmt: skip
 
 __all__ = [
-    "ClippedSpeed", "Latency", "LinearContext", "LogNormal", "Network", "Pareto",
-    "ShiftedExponential", "SpacedLatency", "SpeedNormal", "Switching", "TenGroups", "Traces",
-    "TwoGroups", "Work",
+    "Latency", "LinearContext", "LogNormal", "Network", "Pareto", "ShiftedExponential",
+    "SpacedLatency", "SpeedNormal", "Switching", "TenGroups", "Traces", "TwoGroups", "Work",
 ]  # fmt: skip

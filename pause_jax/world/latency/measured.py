@@ -1,9 +1,7 @@
-"""Parser for measured latencies in a CSV or Parquet file with one line per participation."""
+"""Parser for measured latencies in a CSV file with one line per participation."""
 
 from __future__ import annotations
 
-import io
-import pathlib
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -13,7 +11,6 @@ from numpy.typing import NDArray
 from pause_jax.base import source_file
 from pause_jax.base.checks import float32
 from pause_jax.base.client_ids import client_id, numbered
-from pause_jax.base.registry import require
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
 
@@ -38,7 +35,7 @@ class Measured(NamedTuple):
 def parse(
     content: bytes, path: str, where: str = "latency.path", *, drop_bad_lines: bool = False
 ) -> Measured:
-    """Parse the content of a file: Parquet if ``path`` ends in ``.parquet``, else CSV.
+    """Parse the content of a CSV file.
 
     Errors name the config field ``where``. With ``drop_bad_lines``, lines that break a rule are
     skipped, and ``Measured.dropped`` lists the rules.
@@ -47,16 +44,12 @@ def parse(
       ConfigError: if columns are wrong, no line is valid, or an invalid line is not skipped.
     """
     name = f"{where} = {path!r}"
-    is_parquet = pathlib.Path(path).suffix == ".parquet"
-    header, rows = (
-        _parquet(name, content) if is_parquet else source_file.table(name, content, full=False)
-    )
+    header, rows = source_file.table(name, content, full=False)
     order = [word for word in header if word in _ORDERS]
     if sorted(header) != sorted([*_COLUMNS, *order]) or len(order) > 1:
         raise ConfigError(
             f"{name}, line 1, {shown(','.join(header))}: must have the columns client and "
-            "seconds, and optionally round or time. Rename columns with pause-jax import csv "
-            "--columns."
+            "seconds, and optionally round or time. Rename or remove columns."
         )
     entries, bad = _entries(header, rows)
     if bad and not drop_bad_lines:
@@ -75,7 +68,7 @@ def parse(
 
 
 def _entries(
-    header: list[str], rows: list[tuple[str, list[Any]]]
+    header: list[str], rows: list[tuple[str, list[str]]]
 ) -> tuple[list[dict[str, Any]], list[source_file.BadLine]]:
     """Return (valid lines as dicts keyed by column, invalid lines)."""
     good: dict[tuple[str, float], tuple[int, dict[str, Any]]] = {}
@@ -99,17 +92,17 @@ def _entries(
     return kept, [(*rows[place], broken[place]) for place in sorted(broken)]
 
 
-def _entry(header: list[str], row: list[Any]) -> dict[str, Any]:
+def _entry(header: list[str], row: list[str]) -> dict[str, Any]:
     """Return a line's values by column, NaN for empty seconds. Raise ValueError for bad lines."""
     try:
         values = dict(zip(header, row, strict=True))
         client = values.pop("client")
-        is_empty = not str(values["seconds"]).strip()
-        values["seconds"] = "nan" if is_empty else values["seconds"]
+        is_empty = not values["seconds"]
+        values["seconds"] = values["seconds"] or "nan"
         numbers = {word: float(value) for word, value in values.items() if word != "time"}
         if "time" in values:
             numbers["time"] = _time(values["time"])
-    except (ArithmeticError, TypeError, ValueError):
+    except (ArithmeticError, ValueError):
         rule = "numbers, except for the client (time can be ISO 8601)"
         raise ValueError(f"must be {', '.join(header)}: {rule}") from None
     if not (is_empty or 0 < float32(numbers["seconds"]) < np.inf):
@@ -121,27 +114,10 @@ def _entry(header: list[str], row: list[Any]) -> dict[str, Any]:
     return {"client": client_id(client), **numbers}
 
 
-def _time(value: Any) -> float:
+def _time(text: str) -> float:
     """Convert a number or an ISO 8601 time (UTC if it has no time zone) to seconds."""
     try:
-        return float(value)
-    except (TypeError, ValueError):
-        moment = datetime.fromisoformat(str(value).strip())
+        return float(text)
+    except ValueError:
+        moment = datetime.fromisoformat(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-
-
-def _parquet(name: str, content: bytes) -> tuple[list[str], list[tuple[str, list[Any]]]]:
-    """Return (column names, list of (position in the file, values of the row))."""
-    require("pyarrow", "io", f"{name}: Parquet")
-    import pandas as pd  # takes a second to import
-
-    try:
-        table = pd.read_parquet(io.BytesIO(content))
-    except Exception as error:  # pyarrow and pandas raise many exception types
-        short = str(error).splitlines()[0]
-        raise ConfigError(f"{name}: must be a Parquet file ({short}).") from None
-    for column, kind in table.dtypes.items():
-        if kind.kind == "m":  # a duration, whose unit depends on the file
-            table[column] = table[column].dt.total_seconds()
-    rows = table.astype(object).mask(table.isna(), "").to_numpy().tolist()
-    return list(map(str, table.columns)), [(f"row {place}", row) for place, row in enumerate(rows)]

@@ -31,7 +31,7 @@ _AMOUNTS = ("samples", "download_bytes", "upload_bytes")
 # the most variable part. Errors stay below 1e-5 for spreads up to 1.
 _LEAST, _MIDDLE, _MOST = (np.polynomial.legendre.leggauss(n) for n in (12, 14, 16))
 # Maximum spread in a table (standard deviation of a logarithm). Spreads >= 16 may overflow.
-MOST_SPREAD = 10.0
+_MOST_SPREAD = 10.0
 # Integration limit in standard deviations of a logarithm; the probability outside is 6e-7.
 _REACH = 5.0
 # Number of clients whose expectations are computed at a time, with 24 x 28 x 16 nodes each.
@@ -227,7 +227,7 @@ def _number(where: str, place: str, word: str, entry: str) -> float:
     value = float(float32(entry))
     rule = Rule(above=0)
     if word == "sample_seconds" or word.endswith("_spread"):
-        rule = Rule(at_least=0, at_most=MOST_SPREAD if word != "sample_seconds" else None)
+        rule = Rule(at_least=0, at_most=_MOST_SPREAD if word != "sample_seconds" else None)
     if not rule.admitted(value):
         must = f"must be a float32 number {rule.describe()}"
         raise ConfigError(f"{where}, {place}, {word} = {entry!r}: {must}.")

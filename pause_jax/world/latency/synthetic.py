@@ -110,9 +110,9 @@ class SpeedNormal(Latency):
     """Latency = clip(tau_min / X, tau_min, 1 s), X ~ Normal(mean_speed_k, std), as in BSFL's code.
 
     A draw X < 0 gives a negative quotient and hence tau_min, the *fastest* latency. With default
-    values, 16 % of the slowest client's draws are negative, and its expected speed is 0.27. The
-    expected speed would be 0.12 in :class:`ClippedSpeed`, in which negative draws give the slowest
-    latency. ``slowest`` is therefore the mean of X, not the expected speed. X = 0 gives 1 s.
+    values, 16 % of the slowest client's draws are negative, and its expected speed is 0.27. If
+    negative draws gave the slowest latency, the expected speed would be 0.12. ``slowest`` is
+    therefore the mean of X, not the expected speed. X = 0 gives 1 s.
 
     Means are equally spaced from ``fastest`` (client 0) to ``slowest`` (client K - 1).
 
@@ -134,22 +134,18 @@ class SpeedNormal(Latency):
         step = jnp.arange(num_clients) / max(num_clients - 1, 1)
         return self.fastest + (self.slowest - self.fastest) * step
 
-    def _speed_of_negative(self) -> Array:
-        """Return the speed that a draw X < 0 gives, a scalar in [tau_min, 1]."""
-        return jnp.ones_like(self.min_latency)
-
     def sample(self, key: Array, num_clients: int) -> Array:
         noise = jax.random.normal(key, (num_clients,))
         draw = self.mean_speed(num_clients) + self.std * noise
         speed = jnp.clip(draw, self.min_latency, 1.0)
-        return self.min_latency / jnp.where(draw < 0, self._speed_of_negative(), speed)
+        return self.min_latency / jnp.where(draw < 0, 1.0, speed)
 
     def expected_speed(self, num_clients: int) -> Array:
         mean = self.mean_speed(num_clients)
         a, b = (self.min_latency - mean) / self.std, (1.0 - mean) / self.std
         between = norm.cdf(b) - norm.cdf(a)
         inside = mean * between - self.std * (norm.pdf(b) - norm.pdf(a))
-        negative = (self._speed_of_negative() - self.min_latency) * norm.cdf(-mean / self.std)
+        negative = (1.0 - self.min_latency) * norm.cdf(-mean / self.std)
         return self.min_latency * norm.cdf(a) + norm.sf(b) + inside + negative
 
     def expected_latency(self, num_clients: int) -> Array:
@@ -161,24 +157,9 @@ class SpeedNormal(Latency):
         inside = jnp.sum(weight * density * self.min_latency / speed, axis=1)
         slow_atom = norm.cdf((self.min_latency - mean) / self.std)
         fast_atom = norm.sf((1.0 - mean) / self.std)
-        # Seconds by which the latency of a negative draw is below 1 s.
-        spared = 1.0 - self.min_latency / self._speed_of_negative()
-        negative = spared * norm.cdf(-mean / self.std)
+        # Negative draws count as 1 s in ``slow_atom``, but their latency is tau_min.
+        negative = (1.0 - self.min_latency) * norm.cdf(-mean / self.std)
         return slow_atom + fast_atom * self.min_latency + inside - negative
-
-
-class ClippedSpeed(SpeedNormal):
-    """Latency = tau_min / clip(X, tau_min, 1), X ~ Normal(mean_speed_k, std), unlike in BSFL.
-
-    Unlike :class:`SpeedNormal`, this model clips before the division. A draw X < 0 therefore gives
-    the slowest latency, 1 s, and a client with a lower mean of X has a lower expected speed.
-    """
-
-    name: ClassVar[str] = "clipped_speed"
-    summary: ClassVar[str] = "normal speeds, negative draws are slowest (unlike BSFL)"
-
-    def _speed_of_negative(self) -> Array:
-        return jnp.asarray(self.min_latency)
 
 
 class SpacedLatency(Latency):

@@ -1,4 +1,4 @@
-"""Latency model that draws or replays measurements from a CSV or Parquet file, or from arrays."""
+"""Latency model that draws or replays measurements from a CSV file or from arrays."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Traces(Latency):
     """Latency = max(tau_min, one of the client's measurements).
 
     The CSV file has the header ``client,seconds`` and one line per measurement: the client's id (a
-    number or a name) and seconds > 0. A ``.parquet`` file has the same columns. Client k has the
+    number or a name) and seconds > 0. Client k has the
     k-th id in natural order and, with the partition ``natural``, the data of this id. If the data
     has no ids, the file's ids must be names, or the numbers 0, 1, ... without gaps. Measurements
     are ordered by the column ``round`` or ``time`` if present, otherwise by line. Clients may have
