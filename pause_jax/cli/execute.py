@@ -113,7 +113,7 @@ def _check_output(request: Request) -> None:
 
 def described(seed: int) -> dict[str, Any]:
     """Return the command line and the seed, to be stored as attributes of a result."""
-    words = [word for word in sys.argv[1:] if word not in ("--resume", "--force")]
+    words = [word for word in sys.argv[1:] if word != "--resume"]
     return {"command": shlex.join(["pause-jax", *words]), "seed": seed}
 
 
@@ -150,7 +150,9 @@ def _reserved(request: Request, name: str, plan: SweepPlan) -> Iterator[pathlib.
     folder = _resumable_folder(request, name, plan) if request.resume else None
     if folder is None:
         explicit = request.name is not None
-        folder = result_folder.reserve(request.out, name, explicit=explicit, force=request.force)
+        folder = result_folder.reserve(request.out, name, explicit=explicit)
+    else:
+        result_folder.check_links(folder)
     try:
         yield folder
     finally:
@@ -167,7 +169,6 @@ def _resumable_folder(request: Request, name: str, plan: SweepPlan) -> pathlib.P
         if (folder / UNFINISHED).is_dir():
             words, _ = compare_store(folder / UNFINISHED, plan)
             if not words:
-                result_folder.check_own(folder)
                 return folder
             other = other or f"{folder} contains another run ({'; '.join(words[:3])})"
         elif result_folder.about(folder).get("made_by") == fingerprint(plan.made_by):

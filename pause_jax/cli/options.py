@@ -98,7 +98,6 @@ class Output:
         None, "Name of the result (default: from the config, numbered if taken)."
     )
     out: pathlib.Path = option(pathlib.Path("results"), "Folder for all results.")
-    force: bool = option(False, "Write into an existing result folder.", "--force")
     resume: bool = option(False, "Continue the same command after a stop or crash.", "--resume")
     dry_run: bool = option(
         False, "Print the planned runs and their estimated time, and exit.", "--dry-run"

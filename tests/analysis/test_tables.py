@@ -263,18 +263,17 @@ def test_summary_is_written_as_csv(tmp_path):
     assert read == {name: str(value) for name, value in rows[0].items()}
 
 
-def test_result_folder_is_reserved_numbered_rejected_or_forced(tmp_path):
-    def reserve(explicit=False, force=False):
-        return result_folder.reserve(tmp_path / "out", "mine", explicit=explicit, force=force).name
+def test_result_folder_is_reserved_numbered_or_rejected(tmp_path):
+    def reserve(explicit=False):
+        return result_folder.reserve(tmp_path / "out", "mine", explicit=explicit).name
 
     assert reserve(explicit=True) == "mine"
     assert [reserve(), reserve()] == ["mine-2", "mine-3"]
-    with pytest.raises(ConfigError, match="mine already exists"):
+    with pytest.raises(ConfigError, match=r"mine already exists.* or remove the folder"):
         reserve(explicit=True)
-    assert reserve(explicit=True, force=True) == "mine"
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot be created"):
-        result_folder.reserve(tmp_path / "file", "mine", explicit=True, force=False)
+        result_folder.reserve(tmp_path / "file", "mine", explicit=True)
 
 
 def test_only_empty_folders_are_released(tmp_path):

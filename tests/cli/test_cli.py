@@ -129,7 +129,7 @@ def test_unwritable_report_raises_one_line_error(compared, tmp_path, capsys):
     (tmp_path / "report.html").mkdir()
     assert run("report", ".") == 2
     words = " ".join(capsys.readouterr().err.split())
-    assert words == "error: report.html is a folder, but must be a file. Move the folder."
+    assert words == "error: report.html: cannot be written (Is a directory)."
 
 
 def test_run_without_report_packages_succeeds_with_install_hint(monkeypatch, tmp_path, capsys):
@@ -168,7 +168,7 @@ def test_per_client_adds_client_accuracy_to_default_record(tmp_path, capsys):
     ("again", "words"),
     [
         (("compare", "--policies", "random", *BANDIT), "exists"),
-        (("sweep", "digits_small", "--max-batch", "0", "--force"), "max_batch = 0"),
+        (("sweep", "digits_small", "--max-batch", "0"), "max_batch = 0"),
     ],
 )
 def test_refused_command_keeps_an_existing_result(compared, monkeypatch, capsys, again, words):
