@@ -107,8 +107,6 @@ def _check_output(request: Request) -> None:
         raise ConfigError(
             "--figures requires matplotlib. Run pip install 'pause_jax[plot]', or use --no-figures."
         )
-    if "tensorboard" in (request.log or ()):
-        require("tensorboardX", "tensorboard", "--log tensorboard")
 
 
 def described(seed: int) -> dict[str, Any]:

@@ -9,7 +9,6 @@ A parameter of a command may be a dataclass of options, such as ``Source`` or ``
 from __future__ import annotations
 
 import dataclasses
-import enum
 import inspect
 import os
 import pathlib
@@ -56,7 +55,6 @@ Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed.")]
 Target = Annotated[
     float, typer.Option(help="Target test accuracy for the reported time to accuracy.")
 ]
-LogKind = enum.StrEnum("LogKind", ["tensorboard", "csv", "answers"])
 
 
 def option(default: Any, help: str, *names: str, **settings: Any) -> Any:
@@ -118,9 +116,6 @@ class Request(Output):
     target: Target = 0.8
     figures: bool = option(True, "Write figures as PNG, PDF and SVG (requires the extra 'plot').")
     report: bool = option(True, "Write report.html (requires the extra 'report').")
-    log: list[LogKind] | None = option(
-        None, "Format of an additional log of every round. May be repeated.", "--log"
-    )
     per_client: bool = option(False, "Record the accuracy and loss of each client.", "--per-client")
     max_batch: int | None = option(None, "Maximum runs per batch (default: what fits in memory).")
     store: pathlib.Path | None = option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from pause_jax.analysis import events, ledger_table, summary
+from pause_jax.analysis import ledger_table, summary
 from pause_jax.analysis.comparison import compare
 from pause_jax.analysis.ledger import Ledger
 from pause_jax.cli import result_folder
@@ -38,8 +38,6 @@ def publish(
             from pause_jax.analysis.plotting import save_figures
 
             save_figures(result, folder / "figures", target)
-        for kind in request.log or ():
-            events.WRITERS[kind](result, folder)
         if request.report:
             from pause_jax.cli.report import write_beside
 

@@ -144,15 +144,6 @@ def test_run_without_report_packages_succeeds_with_install_hint(monkeypatch, tmp
     assert "pip install" not in capsys.readouterr().out
 
 
-def test_log_option_writes_every_round(tmp_path):
-    logs = ("--log", "csv", "--log", "tensorboard", "--no-figures", "--no-report")
-    arguments = ("compare", "--policies", "random", *BANDIT, *logs, "--name", "mine")
-    assert run(*arguments) == 0
-    folder = tmp_path / "results" / "mine"
-    assert len((folder / "events.csv").read_text().splitlines()) == 1 + 2 * 12
-    assert len(list(folder.glob("tensorboard/00-random/seed-*/events.out.tfevents*"))) == 2
-
-
 def test_per_client_adds_client_accuracy_to_default_record(tmp_path, capsys):
     small = ("--rounds", "4", "--seeds", "2", "--set", "learning.model=linear", *BARE)
     held = ("--per-client", "--set", "learning.holdout=0.2", "--set", "track_regret=false")
@@ -290,7 +281,6 @@ def test_the_version_is_printed(capsys):
         (("compare", "--set", "reward.gamma=-3"), ["reward.gamma = -3", ">= 0"]),
         (("compare", "--set", "num_selected=31"), ["num_selected = 31", "<= num_clients = 30"]),
         (("compare", "--target", "80"), ["--target 80", "<= 1"]),
-        (("compare", "--log", "json"), ["--log", "'json' is not one of 'tensorboard',"]),
         (("compare", "--per-client"), ["'client_loss' needs held-out samples"]),
         (("compare", "--seeds", "0"), ["--seeds", "greater than or equal to 1"]),
         (("compare", "--preset", "mnist_small", "--data-dir", "nowhere"), ["nowhere", "folder"]),

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from pause_jax import ConfigError, config_file
 from pause_jax import SimConfig as SimConfig  # named in a case: names of ours load when asked for
-from pause_jax.analysis import events, ledger_table, summary
+from pause_jax.analysis import ledger_table, summary
 from pause_jax.analysis.ledger import ledger
 from pause_jax.base.registry import LOADED
 from pause_jax.cli import program, result_folder
@@ -332,8 +332,7 @@ def test_labels_round_trip_through_csv_files(label, tmp_path):
     summary.save(summary.summary(result, 0.8), tmp_path / "summary.csv")
     books = {str(name): ledger(result.sel(config=name)) for name in result.config.values}
     ledger_table.save(books, tmp_path / "ledger.csv")
-    events.write_csv(result, tmp_path)
-    for name in ("summary.csv", "ledger.csv", "events.csv"):
+    for name in ("summary.csv", "ledger.csv"):
         with (tmp_path / name).open(newline="") as file:
             rows = list(csv.reader(file))
         assert {label, "x"} <= {row[0] for row in rows}, name
