@@ -93,7 +93,7 @@ def sweep(
     All values of a number share one compilation, unless the number is static, such as num_selected.
     The Dask cluster may run under SLURM, PBS or Kubernetes.
     """
-    configs = grid(base_config(base, source), vary or [], trust=source.trust)
+    configs = grid(base_config(base, source), vary or [])
     for label, config in configs.items():
         with prefixed(f"{base}, {label}" if vary else base):
             validate(config)

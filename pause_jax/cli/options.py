@@ -84,7 +84,6 @@ class Source:
         metavar="PATH=VALUE",
     )
     load: Load = None
-    trust: bool = option(False, "Allow config files to import and call any code.", "--trust")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -182,20 +182,6 @@ def test_a_config_file_may_name_modules_of_flax(source):
     validate(config_file.loads(model(f'"{source}"', arguments)))
 
 
-def test_trust_allows_calls_of_named_objects(monkeypatch):
-    text = model('"builtins:dict"', "[]")
-    with pytest.raises(ConfigError, match=NO_KIND):
-        validate(config_file.loads(text))
-    with pytest.raises(ConfigError, match="returned dict, but must return a linen module"):
-        validate(config_file.loads(text, trust=True))
-    pathlib.Path("mine.toml").write_text(text)
-    assert "returned dict" in refused("run", "mine.toml", "--trust")
-    assert "returned dict" in refused("sweep", "mine.toml", "--trust", "--vary", "reward.gamma=1,2")
-    source = "--set=learning.model.source=builtins:dict"
-    given = ("--set=learning.model=flax", source, "--trust")
-    assert "returned dict" in refused("compare", "--policies=random", *given)
-
-
 # ---------------------------------------------------------------- --load
 
 NETS = """
