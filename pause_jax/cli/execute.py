@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from pause_jax.base.compilation import Compilations, use_cache
+from pause_jax.base.compilation import use_cache
 from pause_jax.base.registry import require
 from pause_jax.base.struct import ConfigError
 from pause_jax.cli import result_folder
@@ -56,7 +56,6 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
     result_folder.check_name(name)
     with _executor(request.dask) as executor, stoppable():
         use_cache()
-        compilations = Compilations()
         start = time.perf_counter()
         keys = jax.random.split(jax.random.key(request.seed), request.seeds)
         plan, workers = planned(
@@ -90,7 +89,7 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
                 if failure is not None:
                     _end_unwritten(failure, folder, store)
                 seconds = time.perf_counter() - start
-                Console().print(f"{seconds:.0f} s, {compilations}.", highlight=False)
+                Console().print(f"{seconds:.0f} s.", highlight=False)
                 Console().print(f"Written to {folder}/")
             if stopped is None:
                 discard_store(folder / UNFINISHED)
