@@ -80,7 +80,8 @@ format: $(STAMP)  ## format the code
 
 # The demo's report is an example on the site. `make clean` removes it.
 build/demo/report.html: | $(STAMP)
-	$(BIN)/pause-jax compare --out build --name demo --force > /dev/null
+	rm -rf build/demo
+	$(BIN)/pause-jax compare --out build --name demo > /dev/null
 
 docs: $(STAMP) build/demo/report.html  ## build the site in build/site, with warnings as errors (a minute)
 	rm -rf build/site

@@ -27,12 +27,12 @@ from pause_jax import (
     sweep,
     tuning,
 )
-from pause_jax.base.compilation import Compilations
 from pause_jax.learning import Dataset, FedAvgM, Learning, Linear, LinearRegression
 from pause_jax.policies import named
 from pause_jax.privacy import NoPrivacy
 from pause_jax.run import contract
 from pause_jax.sweeps.execute import SweepInterrupted
+from tests.support.compilations import Compilations
 
 pytestmark = pytest.mark.slow
 

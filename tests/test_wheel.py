@@ -36,7 +36,7 @@ assert result.clients.shape == (3, 2)
 for optional in (
     *("altair", "array_record", "dask", "distributed", "dp_accounting", "jinja2"),
     *("flwr", "matplotlib", "optuna", "PIL", "pyarrow", "pytest", "safetensors", "submitit"),
-    *("tensorboardX", "tensorflow_datasets", "vl_convert", "zarr"),
+    *("tensorflow_datasets", "vl_convert", "zarr"),
 ):
     assert importlib.util.find_spec(optional) is None, optional
 print(pause_jax.__file__, pause_jax.__version__)

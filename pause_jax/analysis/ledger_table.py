@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
+from rich.table import Table
 
 from pause_jax.analysis.ledger import HINT, Ledger, ledger
-from pause_jax.analysis.table import Sheet, label, make_table, number, word
+from pause_jax.analysis.table import make_table, number, word
 
 COLUMNS = (
     "policy", "seed", "client", "client_id", "mechanism", "unit", "participations", "releases",
@@ -64,11 +65,11 @@ def caption(books: dict[str, Ledger]) -> str:
     )
 
 
-def table(books: dict[str, Ledger]) -> Sheet:
+def table(books: dict[str, Ledger]) -> Table:
     """Build the table of each config's largest epsilon, per coordinate and per update."""
     policy, unit, *numbers = HEADINGS
     return make_table(
-        [label(policy), word(unit), *map(number, numbers)],
+        [policy, word(unit), *map(number, numbers)],
         list(rows(books)),
         title="privacy",
         caption=caption(books),

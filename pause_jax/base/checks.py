@@ -14,7 +14,6 @@ from pause_jax.base.spelling import shown
 from pause_jax.base.struct import (
     Config,
     ConfigError,
-    Reference,
     Rule,
     fields,
     is_node,
@@ -116,7 +115,7 @@ def float32_number(value: Any) -> float:
 
 
 def _violated_by_static(value: Any, rule: Rule, default: Any) -> str:
-    if rule.kind in (object, Reference):  # validated by the config's `check`
+    if rule.kind is object:  # validated by the config's `check`
         return "set" if value is None else ""
     if rule.choices is not None:
         return "" if isinstance(value, str) and value in rule.choices else rule.describe()

@@ -3,15 +3,13 @@
 A subclass of a kind (``PolicyConfig``, ``Mechanism``, ...) is registered under its ``name``,
 whether it belongs to the library or to the user. Files refer to other objects as
 ``package.module:name``. A config file is data, so :func:`resolved` runs no code that a file
-chooses. It only looks up names in loaded modules, and rejects objects of the wrong kind.
-:func:`imported` also imports modules, but only for files that the user trusts as code.
+chooses. It only looks up names in loaded modules and in files passed to ``--load``, and rejects
+objects of the wrong kind.
 """
 
 from __future__ import annotations
 
 import importlib
-import operator
-import pkgutil
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -108,8 +106,7 @@ def resolved(where: str, text: str, admits: Callable[[Any], bool], kind: str) ->
             name = module if module.endswith(".py") else "FILE.py"
             raise ConfigError(
                 f"{where} = {shown(text)}: {shown(module)} is not loaded, and config files "
-                f"cannot import code. Load it with --load {name}, or trust the config file with "
-                "--trust (trust=True in Python)."
+                f"cannot import code. Load it with --load {name}."
             )
         table = vars(loaded)
     # Read the namespaces directly, because getattr may run code in the module or class.
@@ -121,28 +118,10 @@ def resolved(where: str, text: str, admits: Callable[[Any], bool], kind: str) ->
         raise ConfigError(f"{where} = {shown(text)}: {shown(module)} has no {shown(path)}.")
     if not admits(target):
         raise ConfigError(
-            f"{where} = {shown(text)}: must be {kind} in an untrusted config file. Trust the "
-            "file with --trust (trust=True in Python), or pass the object in Python."
+            f"{where} = {shown(text)}: must be {kind} in a config file. Pass other objects in "
+            "Python."
         )
     return target
-
-
-def imported(where: str, text: str) -> Any:
-    """Import and return the object ``module:name``, which the user trusts as code.
-
-    Raises:
-      ConfigError: if the object cannot be imported.
-    """
-    module, _, path = text.partition(":")
-    try:
-        if module in LOADED:
-            return operator.attrgetter(path)(types.SimpleNamespace(**LOADED[module]))
-        return pkgutil.resolve_name(text)
-    except Exception as error:
-        raise ConfigError(
-            f"{where} = {shown(text)}: cannot be imported ({type(error).__name__}: {error}). Use "
-            "package.module:name, or pass the object in Python."
-        ) from error
 
 
 def require(module: str, extra: str, what: str) -> Any:

@@ -52,13 +52,6 @@ def is_ours(part: Any) -> bool:
     return str(getattr(part, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]
 
 
-class Reference:
-    """Kind of a static field that holds an object or its name ``package.module:name``.
-
-    Only :mod:`pause_jax.base.registry` looks up names.
-    """
-
-
 class Rule(NamedTuple):
     """Constraint on a field's value. Bounds that are ``None`` are not checked."""
 

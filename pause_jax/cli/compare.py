@@ -93,7 +93,7 @@ def sweep(
     All values of a traced number, such as reward.gamma, share one compilation. Each value of
     num_selected needs its own compilation. The Dask cluster may run under SLURM, PBS or Kubernetes.
     """
-    configs = grid(base_config(base, source), vary or [], trust=source.trust)
+    configs = grid(base_config(base, source), vary or [])
     for label, config in configs.items():
         with prefixed(f"{base}, {label}" if vary else base):
             validate(config)

@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from pause_jax.base.compilation import Compilations, use_cache
+from pause_jax.base.compilation import use_cache
 from pause_jax.base.registry import require
 from pause_jax.base.struct import ConfigError
 from pause_jax.cli import result_folder
@@ -56,7 +56,6 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
     result_folder.check_name(name)
     with _executor(request.dask) as executor, stoppable():
         use_cache()
-        compilations = Compilations()
         start = time.perf_counter()
         keys = jax.random.split(jax.random.key(request.seed), request.seeds)
         plan, workers = planned(
@@ -90,7 +89,7 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
                 if failure is not None:
                     _end_unwritten(failure, folder, store)
                 seconds = time.perf_counter() - start
-                Console().print(f"{seconds:.0f} s, {compilations}.", highlight=False)
+                Console().print(f"{seconds:.0f} s.", highlight=False)
                 Console().print(f"Written to {folder}/")
             if stopped is None:
                 discard_store(folder / UNFINISHED)
@@ -107,13 +106,11 @@ def _check_output(request: Request) -> None:
         raise ConfigError(
             "--figures requires matplotlib. Run pip install 'pause_jax[plot]', or use --no-figures."
         )
-    if "tensorboard" in (request.log or ()):
-        require("tensorboardX", "tensorboard", "--log tensorboard")
 
 
 def described(seed: int) -> dict[str, Any]:
     """Return the command line and the seed as attributes of a result."""
-    words = [word for word in sys.argv[1:] if word not in ("--resume", "--force")]
+    words = [word for word in sys.argv[1:] if word != "--resume"]
     return {"command": shlex.join(["pause-jax", *words]), "seed": seed}
 
 
@@ -150,7 +147,9 @@ def _reserved(request: Request, name: str, plan: SweepPlan) -> Iterator[pathlib.
     folder = _resumable_folder(request, name, plan) if request.resume else None
     if folder is None:
         explicit = request.name is not None
-        folder = result_folder.reserve(request.out, name, explicit=explicit, force=request.force)
+        folder = result_folder.reserve(request.out, name, explicit=explicit)
+    else:
+        result_folder.check_links(folder)
     try:
         yield folder
     finally:
@@ -167,7 +166,6 @@ def _resumable_folder(request: Request, name: str, plan: SweepPlan) -> pathlib.P
         if (folder / UNFINISHED).is_dir():
             words, _ = compare_store(folder / UNFINISHED, plan)
             if not words:
-                result_folder.check_own(folder)
                 return folder
             other = other or f"{folder} contains another run ({'; '.join(words[:3])})"
         elif result_folder.about(folder).get("made_by") == fingerprint(plan.made_by):

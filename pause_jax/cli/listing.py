@@ -21,12 +21,13 @@ from pause_jax.world.latency import LATENCIES
 
 def list_policies() -> None:
     """List the selection policies, with their observations and assumptions."""
-    columns = word("name"), "description", "observes", "assumes known", "reference"
+    columns = word("name"), "description (reference)", "observes", "assumes known"
     rows = []
     for name, policy in NAMED.items():
-        note = "" if name == policy.name else f" ({_difference(policy)})"
+        note = "" if name == policy.name else f", {_difference(policy)}"
+        description = f"{policy.summary}{note} ({policy.reference})"
         observes = "; released: ".join((policy.observes, *policy.releases))
-        rows.append((name, policy.summary + note, observes, policy.assumes, policy.reference))
+        rows.append((name, description, observes, policy.assumes))
     Console().print(make_table(columns, rows))
 
 

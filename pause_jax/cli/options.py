@@ -9,7 +9,6 @@ A parameter of a command may be a dataclass of options, such as ``Source`` or ``
 from __future__ import annotations
 
 import dataclasses
-import enum
 import inspect
 import os
 import pathlib
@@ -56,7 +55,6 @@ Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed.")]
 Target = Annotated[
     float, typer.Option(help="Target test accuracy for the reported time to accuracy.")
 ]
-LogKind = enum.StrEnum("LogKind", ["tensorboard", "csv", "answers"])
 
 
 def option(default: Any, help: str, *names: str, **settings: Any) -> Any:
@@ -86,7 +84,6 @@ class Source:
         metavar="PATH=VALUE",
     )
     load: Load = None
-    trust: bool = option(False, "Allow config files to import and call any code.", "--trust")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +95,6 @@ class Output:
         None, "Name of the result (default: the config's name, with a number if taken)."
     )
     out: pathlib.Path = option(pathlib.Path("results"), "Folder for all results.")
-    force: bool = option(False, "Write into an existing result folder.", "--force")
     resume: bool = option(False, "Resume the same command after a stop or crash.", "--resume")
     dry_run: bool = option(
         False, "Print the planned runs and their estimated time, and exit.", "--dry-run"
@@ -119,9 +115,6 @@ class Request(Output):
     target: Target = 0.8
     figures: bool = option(True, "Write figures as PNG, PDF and SVG (requires the extra 'plot').")
     report: bool = option(True, "Write report.html (requires the extra 'report').")
-    log: list[LogKind] | None = option(
-        None, "Format of an additional log of every round. May be repeated.", "--log"
-    )
     per_client: bool = option(False, "Record the accuracy and loss of each client.", "--per-client")
     max_batch: int | None = option(None, "Maximum runs per batch (default: what fits in memory).")
     store: pathlib.Path | None = option(

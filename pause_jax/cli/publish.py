@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pathlib
-import tempfile
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from pause_jax.analysis import events, ledger_table, summary
+from pause_jax.analysis import ledger_table, summary
 from pause_jax.analysis.comparison import compare
 from pause_jax.analysis.ledger import Ledger
 from pause_jax.cli import result_folder
@@ -33,14 +32,12 @@ def publish(
     message = ""
     try:
         result_folder.save(result, folder, about)
-        summary.save(rows, result_folder.claimed(folder, result_folder.SUMMARY))
-        ledger_table.save(books, result_folder.claimed(folder, result_folder.LEDGER))
+        summary.save(rows, folder / result_folder.SUMMARY)
+        ledger_table.save(books, folder / result_folder.LEDGER)
         if request.figures:
-            _draw(result, folder, target)
-        for kind in request.log or ():
-            path = events.WRITERS[kind](result, folder)
-            files = filter(pathlib.Path.is_file, path.glob("**/*")) if path.is_dir() else [path]
-            result_folder.claim(folder, [str(file.relative_to(folder)) for file in files])
+            from pause_jax.analysis.plotting import save_figures
+
+            save_figures(result, folder / "figures", target)
         if request.report:
             from pause_jax.cli.report import write_beside
 
@@ -52,17 +49,6 @@ def publish(
     if message:
         Console().print(message, highlight=False, markup=False)
     return failure
-
-
-def _draw(result: xr.Dataset, folder: pathlib.Path, target: float) -> None:
-    """Draw the figures without overwriting other files in their folder."""
-    from pause_jax.analysis.plotting import save_figures
-
-    with tempfile.TemporaryDirectory(prefix=".figures-", dir=folder) as scratch:
-        drawn = save_figures(result, scratch, target)
-        (folder / "figures").mkdir(exist_ok=True)
-        for path in drawn:
-            path.replace(result_folder.free(folder, f"figures/{path.name}"))
 
 
 def show_again(folder: pathlib.Path, target: float) -> None:

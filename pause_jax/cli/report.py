@@ -38,12 +38,10 @@ def report(
         result = xr.load_dataset(data, engine="h5netcdf")
     except Exception as error:  # h5py and xarray raise many types of errors
         raise ConfigError(f"{data}: cannot be read as NetCDF ({error}).") from None
-    result_folder.check_own(folder, [result_folder.REPORT, result_folder.RUN])
+    result_folder.check_links(folder)
     path = folder / result_folder.REPORT
-    with os_errors_as(f"{path}: cannot be written"):
-        with prefixed(data):
-            reports.write(result, path, target, against=against, title=folder.resolve().name)
-        result_folder.claim(folder, [result_folder.REPORT])
+    with os_errors_as(f"{path}: cannot be written"), prefixed(data):
+        reports.write(result, path, target, against=against, title=folder.resolve().name)
     typer.echo(f"Written to {path}")
 
 
@@ -61,7 +59,7 @@ def _check_whole(path: pathlib.Path) -> None:
 def write_beside(result: xr.Dataset, folder: pathlib.Path, target: float) -> str:
     """Write the report of a new result, and return a message with the report's path or an error."""
     try:
-        path = result_folder.claimed(folder, result_folder.REPORT)
+        path = folder / result_folder.REPORT
         reports.write(result, path, target, title=folder.resolve().name)
     except ConfigError as error:
         return f"Report not written: {error}"

@@ -20,10 +20,10 @@ from pause_jax.sweeps.plan import MOST
 C = TypeVar("C", bound=Config)
 
 
-def changed(config: C, changes: Iterable[str] | None, *, trust: bool = False) -> C:
-    """Apply the changes of ``--set`` to a config. See ``config_file.from_dict`` for ``trust``."""
+def changed(config: C, changes: Iterable[str] | None) -> C:
+    """Apply the changes of ``--set`` to a config."""
     try:
-        return config_file.changed(config, changes or (), trust=trust)
+        return config_file.changed(config, changes or ())
     except ConfigError as error:
         raise ConfigError(f"--set {error}") from None
 
@@ -41,11 +41,11 @@ def base_config(base: str, source: Source) -> SimConfig:
     elif not os.path.isfile(base):
         raise ConfigError(f"{base}: must be a config file or one of {', '.join(PRESETS)}.")
     else:
-        config = config_file.load(base, trust=source.trust)
+        config = config_file.load(base)
         config = config.replace(policy=named(policy)) if policy else config
     rounds = [] if source.rounds is None else [f"num_rounds={source.rounds}"]
     with prefixed(base):
-        config = changed(config, [*rounds, *(source.change or ())], trust=source.trust)
+        config = changed(config, [*rounds, *(source.change or ())])
     if colon:
         chosen = look_up(Mechanism, mechanism, "privacy")
         # If the config already has this mechanism, keep its fields.
@@ -62,7 +62,7 @@ def valid_config(base: str, source: Source) -> SimConfig:
     return config
 
 
-def grid(config: SimConfig, vary: list[str], *, trust: bool = False) -> dict[str, SimConfig]:
+def grid(config: SimConfig, vary: list[str]) -> dict[str, SimConfig]:
     """Return a config for each combination of the values in ``PATH=A,B,...``, keyed by label."""
     axes: list[list[tuple[str, str, Any]]] = []
     for entry in vary:
@@ -87,8 +87,7 @@ def grid(config: SimConfig, vary: list[str], *, trust: bool = False) -> dict[str
     for point in itertools.product(*axes):
         label = ", ".join(f"{short[path]} = {text}" for path, text, _ in point)
         label = label or config.policy.name
-        point_config = config.override({path: value for path, _, value in point})
-        configs[label] = config_file.trusted(point_config) if trust else point_config
+        configs[label] = config.override({path: value for path, _, value in point})
     return configs
 
 

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from pause_jax import tuning
-from pause_jax.analysis.table import label, make_table, number
+from pause_jax.analysis.table import make_table, number
 from pause_jax.base.compilation import use_cache
 from pause_jax.base.struct import ConfigError
 from pause_jax.cli import result_folder
@@ -86,21 +86,20 @@ def tune(
     known = result_folder.existing(search.out, name, explicit=explicit) if search.resume else []
     folder = next((each for each in known if (each / journal).is_file()), None)
     if folder is None:
-        folder = result_folder.reserve(search.out, name, explicit=explicit, force=search.force)
-        (folder / journal).unlink(missing_ok=True)
+        folder = result_folder.reserve(search.out, name, explicit=explicit)
+    else:
+        result_folder.check_links(folder)
     options = {each: getattr(search, each) for each in ("budget", "seeds", "width", "sampler")}
     storage = search.storage or str(folder / journal)
     try:
         with stoppable():
             found = tuning.tune(config, axes, aim, key, storage=storage, **options)
             (folder / journal).touch()
-            result_folder.begin(folder)
-            best = result_folder.claimed(folder, "best.toml")
-            best.write_text(config_file.dumps(found.best))
-            trials = result_folder.claimed(folder, "trials.csv")
-            found.trials.drop(columns="badness").to_csv(trials, index=False, na_rep="nan")
+            (folder / "best.toml").write_text(config_file.dumps(found.best))
+            trials = found.trials.drop(columns="badness")
+            trials.to_csv(folder / "trials.csv", index=False, na_rep="nan")
             _print(found, aim)
-            result_folder.finish(folder, described(search.seed))
+            result_folder.write_run(folder, described(search.seed))
             Console().print(f"Written to {folder}/")
     except SweepInterrupted as error:
         end(error, "Run the same command with --resume to continue.")
@@ -123,6 +122,4 @@ def _print(found: Tuned, objective: Objective) -> None:
         "change: difference from the initial config with the same seeds. searched: mean in the "
         f"search, which overestimates the best of {len(found.trials)} configs."
     )
-    Console().print(
-        make_table([label("config"), *headings], rows, title=objective.text, caption=caption)
-    )
+    Console().print(make_table(["config", *headings], rows, title=objective.text, caption=caption))

@@ -1,7 +1,6 @@
 """Conversion of configs to and from TOML, the format of config files and of configs in results.
 
-A config file cannot load or run arbitrary code, unless the caller sets ``trust``
-(:mod:`pause_jax.base.registry`).
+A config file cannot load or run arbitrary code (:mod:`pause_jax.base.registry`).
 """
 
 from __future__ import annotations
@@ -14,18 +13,16 @@ from typing import Any, TypeVar
 
 import tomli_w
 
-from pause_jax.base.registry import choices, imported, look_up, text_of
+from pause_jax.base.registry import choices, look_up, text_of
 from pause_jax.base.source_file import content_of
 from pause_jax.base.spelling import shortest, shown
 from pause_jax.base.struct import (
     Config,
     ConfigError,
-    Reference,
     field_at,
     fields,
     is_node,
     is_static,
-    nested,
     no_field,
     prefixed,
 )
@@ -83,33 +80,13 @@ def _node_table(value: Config, field: dataclasses.Field[Any]) -> dict[str, Any]:
     return table
 
 
-def from_dict(table: dict[str, Any], *, trust: bool = False) -> SimConfig:
+def from_dict(table: dict[str, Any]) -> SimConfig:
     """Build a config from nested dicts of plain values. Missing fields keep their defaults.
-
-    If ``trust`` is True, import the objects that the config names (see :func:`trusted`).
 
     Raises:
       ConfigError: if a field or name is unknown. The message suggests the nearest match.
     """
-    config = _filled(SimConfig(), table, "")
-    return trusted(config) if trust else config
-
-
-def trusted(config: C) -> C:
-    """Replace the references in a config with the objects that they name.
-
-    This imports the objects' modules, and a run calls the objects. Use it for trusted configs only.
-
-    Raises:
-      ConfigError: if a reference cannot be imported.
-    """
-    found = {
-        f"{path}.{name}" if path else name: value
-        for path, part in nested(config)
-        for name, value, rule, _ in fields(part)
-        if rule.kind is Reference and isinstance(value, str) and ":" in value
-    }
-    return config.override({where: imported(where, text) for where, text in found.items()})
+    return _filled(SimConfig(), table, "")
 
 
 def dumps(config: SimConfig) -> str:
@@ -127,13 +104,13 @@ def parsed(text: str) -> dict[str, Any]:
         raise ConfigError(f"not a TOML file ({error}).") from None
 
 
-def loads(text: str, *, trust: bool = False) -> SimConfig:
-    """Build a config from a TOML string. See :func:`from_dict` for ``trust``."""
-    return from_dict(parsed(text), trust=trust)
+def loads(text: str) -> SimConfig:
+    """Build a config from a TOML string."""
+    return from_dict(parsed(text))
 
 
-def load(path: str | pathlib.Path, *, trust: bool = False) -> SimConfig:
-    """Read a config from a TOML file. See :func:`from_dict` for ``trust``."""
+def load(path: str | pathlib.Path) -> SimConfig:
+    """Read a config from a TOML file."""
     content = content_of("FILE", path)
     with prefixed(path):
         if len(content) > LARGEST:
@@ -147,11 +124,11 @@ def load(path: str | pathlib.Path, *, trust: bool = False) -> SimConfig:
             raise ConfigError(
                 "must not be empty. Write a config with pause-jax show PRESET > FILE."
             )
-        return loads(text, trust=trust)
+        return loads(text)
 
 
-def changed(config: C, changes: Iterable[str], *, trust: bool = False) -> C:
-    """Apply ``PATH=VALUE`` changes to a config, in order. See :func:`from_dict` for ``trust``.
+def changed(config: C, changes: Iterable[str]) -> C:
+    """Apply ``PATH=VALUE`` changes to a config, in order.
 
     Raises:
       ConfigError: if a change is malformed, or a path or name is unknown.
@@ -161,7 +138,7 @@ def changed(config: C, changes: Iterable[str], *, trust: bool = False) -> C:
         if not equals:
             raise ConfigError(f"{change}: must be PATH=VALUE, for example reward.gamma=0.")
         config = config.override({path: parse_value(config, path, text)})
-    return trusted(config) if trust else config
+    return config
 
 
 def parse_value(config: Config, path: str, text: str) -> Any:

@@ -14,7 +14,7 @@ from jax import Array
 
 from pause_jax.base.registry import label
 from pause_jax.base.spelling import shown
-from pause_jax.base.struct import Config, ConfigError, Reference, Sizes, node, number, static
+from pause_jax.base.struct import Config, ConfigError, Sizes, node, number, static
 from pause_jax.learning.client import LocalTraining
 from pause_jax.learning.cohort import Execution
 from pause_jax.learning.data import DataConfig, Digits, Given
@@ -99,7 +99,7 @@ class Learning(Config):
     trained: TrainedPart = node(factory=TrainedPart, of=TrainedPart)
     start: str | None = static(default=None, optional=True, kind=str)
     start_missing: str = static(default="error", choices=("error", "initial"))
-    optimizer: Any = static(default="adam", kind=Reference)
+    optimizer: Any = static(default="adam", kind=object)
     learning_rate: float = number(default=0.01, above=0)
     schedule: RateSchedule = node(factory=ConstantRate, of=RateSchedule)
     batch_size: int = static(default=20, at_least=1)

@@ -14,7 +14,7 @@ from jax import Array
 
 from pause_jax.base.registry import resolved, text_of
 from pause_jax.base.spelling import shown
-from pause_jax.base.struct import ConfigError, Reference, Sizes, static
+from pause_jax.base.struct import ConfigError, Sizes, static
 from pause_jax.learning.learner import Variables
 from pause_jax.learning.models import Model, Network, linen_network
 
@@ -57,7 +57,7 @@ class FlaxModel(Model):
     summary: ClassVar[str] = "a custom linen or nnx module"
     takes_tokens: ClassVar[bool] = True
 
-    source: Any = static(default=None, optional=True, kind=Reference)
+    source: Any = static(default=None, optional=True, kind=object)
     arguments: tuple[Any, ...] = static(default=(), kind=object)
 
     @classmethod

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 LINES = (
     "compare --policies pause,random:gaussian --preset digits_small --rounds 5 --seeds 2 --seed 1 "
-    "--target 0.5 --name mine --set reward.gamma=2 --log csv",
+    "--target 0.5 --name mine --set reward.gamma=2 --no-figures",
     "run a.toml digits_small --rounds 3 --seeds 2 --set policy=random --set learning=none --resume",
     "sweep a.toml --vary reward.gamma=0,1,5 --vary num_selected=2,3 --max-batch 4 --store kept",
     "tune a.toml --vary reward.gamma=1..20 --vary reward.alpha=log:0.1..2 --objective regret "

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from pause_jax import ConfigError, config_file
 from pause_jax import SimConfig as SimConfig  # named in a case: names of ours load when asked for
-from pause_jax.analysis import events, ledger_table, summary
+from pause_jax.analysis import ledger_table, summary
 from pause_jax.analysis.ledger import ledger
 from pause_jax.base.registry import LOADED
 from pause_jax.cli import program, result_folder
@@ -25,7 +25,7 @@ from pause_jax.deploy.selector import Selector
 from pause_jax.learning import Files
 from pause_jax.sweeps.labels import Rows
 from pause_jax.sweeps.plan import Chunk, plan_sweep
-from pause_jax.sweeps.store import Checkpoint, Point, Store
+from pause_jax.sweeps.store import Checkpoint, Point, Store, discard_store
 from tests.support.hostile import damaged, outcome, repacked, rewritten
 from tests.support.pages import play
 from tests.support.results import made, small_config
@@ -182,20 +182,6 @@ def test_a_config_file_may_name_modules_of_flax(source):
     validate(config_file.loads(model(f'"{source}"', arguments)))
 
 
-def test_trust_allows_calls_of_named_objects(monkeypatch):
-    text = model('"builtins:dict"', "[]")
-    with pytest.raises(ConfigError, match=NO_KIND):
-        validate(config_file.loads(text))
-    with pytest.raises(ConfigError, match="returned dict, but must return a linen module"):
-        validate(config_file.loads(text, trust=True))
-    pathlib.Path("mine.toml").write_text(text)
-    assert "returned dict" in refused("run", "mine.toml", "--trust")
-    assert "returned dict" in refused("sweep", "mine.toml", "--trust", "--vary", "reward.gamma=1,2")
-    source = "--set=learning.model.source=builtins:dict"
-    given = ("--set=learning.model=flax", source, "--trust")
-    assert "returned dict" in refused("compare", "--policies=random", *given)
-
-
 # ---------------------------------------------------------------- --load
 
 NETS = """
@@ -289,7 +275,7 @@ def test_result_name_stays_inside_results_folder(name, tmp_path):
     out = tmp_path / "out"
     for explicit in (True, False):
         with pytest.raises(ConfigError, match=r"--name .*must be the name of a folder") as error:
-            result_folder.reserve(out, name, explicit=explicit, force=True)
+            result_folder.reserve(out, name, explicit=explicit)
         one_line(error.value)
         with pytest.raises(ConfigError, match="--name"):
             result_folder.existing(out, name, explicit=explicit)
@@ -311,13 +297,15 @@ def test_file_named_two_dots_gives_no_result_name():
     assert "--name '..'" in refused("run", "...toml")
 
 
-@pytest.mark.parametrize("force", [True, False])
-def test_link_in_place_of_result_folder_is_refused(force, tmp_path):
+def test_link_in_place_of_result_folder_is_refused(tmp_path):
     (tmp_path / "other").mkdir()
     pathlib.Path("out").mkdir()
     pathlib.Path("out/mine").symlink_to(tmp_path / "other")
-    with pytest.raises(ConfigError, match="not a link" if force else "exists"):
-        result_folder.reserve(pathlib.Path("out"), "mine", explicit=True, force=force)
+    with pytest.raises(ConfigError, match="exists"):
+        result_folder.reserve(pathlib.Path("out"), "mine", explicit=True)
+    assert result_folder.reserve(pathlib.Path("out"), "mine", explicit=False).name == "mine-2"
+    with pytest.raises(ConfigError, match="not a link"):
+        result_folder.check_links(pathlib.Path("out/mine"))
 
 
 # ---------------------------------------------------------------- cells
@@ -330,8 +318,7 @@ def test_labels_round_trip_through_csv_files(label, tmp_path):
     summary.save(summary.summary(result, 0.8), tmp_path / "summary.csv")
     books = {str(name): ledger(result.sel(config=name)) for name in result.config.values}
     ledger_table.save(books, tmp_path / "ledger.csv")
-    events.write_csv(result, tmp_path)
-    for name in ("summary.csv", "ledger.csv", "events.csv"):
+    for name in ("summary.csv", "ledger.csv"):
         with (tmp_path / name).open(newline="") as file:
             rows = list(csv.reader(file))
         assert {label, "x"} <= {row[0] for row in rows}, name
@@ -343,112 +330,22 @@ def test_labels_round_trip_through_csv_files(label, tmp_path):
 # ---------------------------------------------------------------- result folders
 
 
-def written(folder):
-    """A result in a folder, as a command writes it."""
-    result = made({"mine": small_config(), "a b": small_config(), "a_b": small_config()})
-    place = result_folder.reserve(folder, "mine", explicit=True, force=True)
-    result_folder.save(result, place, {"command": "pause-jax", "made_by": "x"})
-    for name in (result_folder.SUMMARY, "figures/accuracy.png"):
-        (place / name).parent.mkdir(exist_ok=True)
-        result_folder.claimed(place, name).write_text("ours")
-    return place
+def test_labels_with_equal_file_names_get_separate_files(tmp_path):
+    labels = ("a b", "a_b", "a_b-2", "a.b")
+    configs = {label: small_config().replace(num_selected=1 + i) for i, label in enumerate(labels)}
+    for _ in range(2):  # the second result replaces an interrupted one
+        result_folder.save(made(configs), tmp_path, {"command": "pause-jax"})
+    stems = ("a_b", "a_b-2", "a_b-2-2", "a.b")
+    assert set(os.listdir(tmp_path / "configs")) == {f"{stem}.toml" for stem in stems}
+    for stem, config in zip(stems, configs.values(), strict=True):
+        assert config_file.load(tmp_path / "configs" / f"{stem}.toml") == config
 
 
-def files(folder):
-    found = [path for path in folder.rglob("*") if path.is_file()]
-    return {str(path.relative_to(folder)) for path in found}
-
-
-def test_force_removes_only_listed_files_and_overwrites_no_others(tmp_path):
-    place = written(tmp_path)
-    # Two labels that are one file's name are two files.
-    first = {"mine.toml", "a_b.toml", "a_b-2.toml"}
-    assert files(place / "configs") == first
-    mine = ("figures/mine.png", "configs/other.toml", "notes.txt", "tensorboard/mine/a")
-    for name in mine:
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / name).write_text("my own")
-    result_folder.save(made({"other": small_config()}), place, {"command": "pause-jax"})
-    assert files(place) == {"data.nc", "run.json", "configs/other-2.toml", *mine}
-    assert all((place / name).read_text() == "my own" for name in mine)
-    assert config_file.load(place / "configs" / "other-2.toml").num_clients == 6
-    told = json.loads((place / "run.json").read_text())
-    assert told["files"] == ["configs/other-2.toml", "data.nc", "run.json"]
-
-
-@pytest.mark.parametrize("name", result_folder.FILES)
-@pytest.mark.parametrize("kind", ["file", "link", "folder"])
-def test_unlisted_file_is_not_overwritten(name, kind, tmp_path):
-    place = tmp_path / "out" / "mine"
-    place.mkdir(parents=True)
-    (tmp_path / "precious").write_text("my own")
-    if kind == "file":
-        (place / name).write_text("my own")
-    elif kind == "link":
-        (place / name).symlink_to(tmp_path / "precious")
-    else:
-        (place / name).mkdir()
-    words = "but must be a file" if kind == "folder" else "not overwritten"
-    with pytest.raises(ConfigError, match=words) as error:
-        result_folder.reserve(tmp_path / "out", "mine", explicit=True, force=True)
-    assert name in one_line(error.value)
-    assert (tmp_path / "precious").read_text() == "my own"
-
-
-def test_force_is_refused_before_the_run():
-    pathlib.Path("results/mine").mkdir(parents=True)
-    pathlib.Path("results/mine/report.html").write_text("my own")
-    pathlib.Path("a.toml").write_text('learning = "none"\n')
-    given = ("run", "a.toml", "--name", "mine", "--force", "--no-figures")
-    assert "report.html is not listed" in refused(*given)
-    assert files(pathlib.Path("results")) == {"mine/report.html"}
-
-
-@pytest.mark.parametrize("name", ["figures", "configs", "tensorboard", "unfinished"])
-def test_link_in_place_of_result_subfolder_is_refused(name, tmp_path):
-    place = written(tmp_path)
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "accuracy.png").write_text("my own")
-    if (place / name).exists():
-        (place / name).rename(tmp_path / "before")
-    (place / name).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match="not a link"):
-        result_folder.reserve(tmp_path, "mine", explicit=True, force=True)
-    result_folder.begin(place)
-    assert (tmp_path / "elsewhere" / "accuracy.png").read_text() == "my own"
-
-
-@pytest.mark.parametrize("kind", ["up", "absolute", "no list", "no text", "a folder", "NUL"])
-def test_forged_file_list_removes_nothing_outside(kind, tmp_path):
-    place = written(tmp_path)
-    (tmp_path / "precious").write_text("my own")
-    (place / "mine").mkdir()
-    (place / "mine" / "a").touch()
-    names = {
-        "up": ["../precious", "configs/../../precious"],
-        "absolute": [str(tmp_path / "precious")],
-        "no list": str(tmp_path / "precious"),
-        "no text": [3, None, ["../precious"]],
-        "a folder": ["mine", "."],
-        "NUL": ["a\0b"],
-    }[kind]
-    (place / "run.json").write_text(json.dumps({"files": names}))
-    if kind in ("no list", "no text"):
-        with pytest.raises(ConfigError, match=r"run\.json: is damaged .*`\$\.files"):
-            result_folder.begin(place)
-    else:
-        result_folder.begin(place)
-    assert (tmp_path / "precious").read_text() == "my own"
-    assert (place / "mine" / "a").exists()
-
-
-def test_user_files_in_unfinished_folder_are_kept(tmp_path):
-    place = written(tmp_path)
-    (place / "unfinished").mkdir(parents=True)
+def test_user_files_in_unfinished_folder_are_kept():
     for name in ("made_by.json", "chunk-000-0000000.npz", "mine.txt"):
-        (place / "unfinished" / name).touch()
-    result_folder.reserve(tmp_path, "mine", explicit=True, force=True)
-    assert files(place / "unfinished") == {"mine.txt"}
+        pathlib.Path(name).touch()
+    discard_store(pathlib.Path())
+    assert os.listdir() == ["mine.txt"]
 
 
 # ---------------------------------------------------------------- stores
@@ -540,12 +437,12 @@ def test_damaged_checkpoint_is_missing_or_read_unchanged(harm, tmp_path):
 
 
 @pytest.mark.parametrize("harm", [damaged, rewritten])
-def test_damaged_file_list_is_refused_or_names_no_foreign_file(harm, tmp_path):
+def test_damaged_run_file_is_refused_or_has_known_fields(harm, tmp_path):
     (tmp_path / "out").mkdir()
     path = tmp_path / "out" / "run.json"
     about = {"command": "pause-jax run", "seed": 0, "seeds": 3, "made_by": "0" * 16}
-    result_folder.finish(path.parent, about | {"interrupted": "no"})
-    result_folder.claim(path.parent, ["data.nc", "configs/a.toml"])
+    about |= {"interrupted": "no", "versions": {"jax": "1", "pause_jax": "2"}}
+    result_folder.write_run(path.parent, about)
     whole = path.read_bytes()
     valid = result_folder.about(path.parent)
     for seed in range(100):
@@ -556,7 +453,9 @@ def test_damaged_file_list_is_refused_or_names_no_foreign_file(harm, tmp_path):
         )
         if harm is damaged and read is not None:
             assert read.keys() <= valid.keys()
-        assert all(isinstance(name, str) for name in (read or {}).get("files", []))
+        assert all(
+            isinstance(version, str) for version in (read or {}).get("versions", {}).values()
+        )
 
 
 # ---------------------------------------------------------------- data.nc
@@ -636,28 +535,9 @@ def test_report_of_forged_data_runs_no_code():
     result.assign_coords(config_toml=("config", texts)).to_netcdf("data.nc", engine="h5netcdf")
     done = CliRunner().invoke(program(), ["report", "."])
     assert done.exception is None, done.exception
-    # Its own page may be written again, another's may not.
-    result_folder.check_own(pathlib.Path(), ["report.html"])
-    pathlib.Path("run.json").unlink()
-    assert "not overwritten" in refused("report", ".")
-
-
-def test_second_run_with_force_keeps_user_files():
-    text = 'learning = "none"\nnum_rounds = 4\nnum_clients = 6\npolicy = "random"\n'
-    text += "track_regret = false\n"
-    pathlib.Path("a.toml").write_text(text)
-    command = ("run", "a.toml", "--no-report", "--no-figures", "--name", "mine")
-    place = pathlib.Path("results/mine")
-    assert CliRunner().invoke(program(), [*command, "--log", "csv"]).exception is None
-    first = files(place)
-    assert first == set(json.loads((place / "run.json").read_text())["files"])
-    mine = ("configs/mine.toml", "notes.txt")
-    for name in mine:
-        (place / name).write_text("my own")
-    assert CliRunner().invoke(program(), [*command, "--force"]).exception is None
-    assert all((place / name).read_text() == "my own" for name in mine)
-    # The log of the first run is gone because it shows another result.
-    assert files(place) == first - {"events.csv"} | set(mine)
+    pathlib.Path("report.html").unlink()
+    pathlib.Path("report.html").symlink_to("precious")
+    assert "not a link" in refused("report", ".")
 
 
 def test_the_page_on_trust_runs():

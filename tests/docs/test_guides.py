@@ -5,6 +5,8 @@ import shlex
 import sys
 from unittest.mock import MagicMock
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from pause_jax import presets
@@ -88,22 +90,34 @@ def test_the_command_of_budgets_sets_a_law_of_two_tiers():
 
 
 @pytest.mark.slow
-def test_loggers_run_with_a_service_that_is_not_asked(monkeypatch, tmp_path):
+def test_loggers_run_with_services_that_are_not_asked(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    wandb = MagicMock()
-    runs = wandb.init.side_effect = [MagicMock() for _ in range(4)]
+    wandb, tensorboard = MagicMock(), MagicMock()
     monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monkeypatch.setitem(sys.modules, "tensorboardX", tensorboard)
     folder = tmp_path / "results" / "compare-digits_small"
     folder.mkdir(parents=True)
-    made({"pause": None, "random": None}, seeds=2).to_netcdf(folder / "data.nc")
+    result = made({"pause": None, "random": None}, seeds=2)
+    result["played"][0, 0, 15:] = False  # ended early
+    result["own"] = (("config", "seed", "round"), np.ones((2, 2, 20)))
+    result.to_netcdf(folder / "data.nc")
     play("docs/guides/loggers.md")
-    assert [call.kwargs["name"] for call in wandb.init.call_args_list] == [
-        f"{config}, seed {seed}" for config in ("pause", "random") for seed in (0, 1)
-    ]
-    for run in runs:
-        run.finish.assert_called_once()
-        steps = [call.kwargs["step"] for call in run.log.call_args_list]
-        assert steps == list(range(1, 21))
-    values = runs[0].log.call_args_list[4].args[0]
-    assert {"seconds", "latency", "test_accuracy"} <= set(values)
+    run = result.sel(config="pause", seed=0)
+    table = pd.read_csv("pause.csv", index_col="round")
+    assert table.index.tolist() == list(range(1, 16))
+    for name in ("clock", "latency", "own"):
+        np.testing.assert_allclose(table[name], run[name][:15])
+    accuracy = table.test_accuracy.dropna()
+    assert accuracy.index.tolist() == [5, 10, 15]
+    np.testing.assert_allclose(accuracy, run.test_accuracy[:3])
+    writer = tensorboard.SummaryWriter.return_value.__enter__.return_value
+    assert len(writer.add_scalar.call_args_list) == table.count().sum()
+    for call in writer.add_scalar.call_args_list:
+        name, value, number = call.args
+        assert value == pytest.approx(table[name][number])
+        assert call.kwargs["walltime"] == pytest.approx(table.clock[number])
+    calls = wandb.init.return_value.__enter__.return_value.log.call_args_list
+    assert [call.kwargs["step"] for call in calls] == list(range(1, 16))
+    assert calls[4].args[0] == pytest.approx(table.loc[5].to_dict())
+    assert "test_accuracy" not in calls[5].args[0]
     assert "What I tried" in (tmp_path / "mine.html").read_text("utf-8")

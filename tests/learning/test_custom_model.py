@@ -247,8 +247,6 @@ def test_config_file_names_an_importable_module():
     local = config_file.dumps(base(model=FlaxModel.of(lambda rngs: NnxNet(4, rngs=rngs))))
     with pytest.raises(ConfigError, match=r"has no .*<lambda>"):
         run(config_file.loads(local))
-    with pytest.raises(ConfigError, match="cannot be imported"):
-        config_file.loads(local, trust=True)
 
 
 def make_net(width: int) -> LinenNet:
@@ -259,17 +257,15 @@ def make_sgd(rate):
     return optax.sgd(rate)
 
 
-def test_trusted_config_file_can_name_functions():
+def test_functions_of_a_config_file_are_passed_in_python():
     config = base(model=FlaxModel.of(make_net, width=4), optimizer=make_sgd)
-    text = config_file.dumps(config)
-    with pytest.raises(
-        ConfigError, match=r"must be .* in an untrusted config file\. Trust the file"
-    ):
-        validate(config_file.loads(text))
-    back = config_file.loads(text, trust=True)
-    validate(back)
-    assert back.learning.model.source is make_net
-    assert back.learning.optimizer is make_sgd
+    back = config_file.loads(config_file.dumps(config))
+    functions = {"learning.model.source": make_net, "learning.optimizer": make_sgd}
+    for path in functions:
+        others = {each: function for each, function in functions.items() if each != path}
+        with pytest.raises(ConfigError, match=rf"{path} = .*Pass other objects in Python"):
+            validate(back.override(others))
+    assert back.override(functions) == config
 
 
 def test_sweep_accepts_custom_modules():

@@ -7,7 +7,6 @@ import pytest
 
 from pause_jax import ConfigError, Learning, SimConfig, policies, simulate, sweep
 from pause_jax.bandit import Selection
-from pause_jax.base.compilation import Compilations
 from pause_jax.learning import (
     FedAdam,
     Learner,
@@ -21,6 +20,7 @@ from pause_jax.learning import (
 from pause_jax.learning.partition import Partition
 from pause_jax.privacy import L1Laplace, NoPrivacy
 from pause_jax.rng import keys
+from tests.support.compilations import Compilations
 from tests.support.learners import DATA, config
 from tests.support.runs import KEY, LEARN
 

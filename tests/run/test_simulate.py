@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from pause_jax import simulate, stack
-from pause_jax.base.compilation import Compilations
 from pause_jax.learning import Digits
 from pause_jax.learning import data as data_module
 from pause_jax.policies import NAMED
@@ -15,6 +14,7 @@ from pause_jax.privacy import (
 )
 from pause_jax.run.contract import NotFinite
 from tests.run.test_server_steps import Fixed
+from tests.support.compilations import Compilations
 from tests.support.runs import (
     BANDIT,
     KEY,

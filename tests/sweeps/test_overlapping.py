@@ -1,18 +1,17 @@
-"""Sweeps with overlapping rounds: rows, clock fields, ledger and table of answers."""
-
-import csv
+"""Sweeps with overlapping rounds: rows, clock fields, ledger and the guide's table of answers."""
 
 import jax
 import numpy as np
 import pytest
 
 from pause_jax import Asynchronous, ConfigError, simulate, sweep, tuning
-from pause_jax.analysis import events, ledger_table
+from pause_jax.analysis import ledger_table
 from pause_jax.cli import settings
 from pause_jax.deploy.selector import Selector
 from pause_jax.learning import Iid
 from pause_jax.policies import named
 from pause_jax.world.latency import Traces
+from tests.support.pages import block
 from tests.support.runs import LEARN
 
 KEYS = jax.random.split(jax.random.key(3), 2)
@@ -67,21 +66,18 @@ def test_recorded_clock_and_config_clock_have_different_names(result):
 
 
 @pytest.mark.slow
-def test_answers_are_written_as_a_table(result, tmp_path):
-    with events.write_answers(result, tmp_path).open() as file:
-        lines = list(csv.DictReader(file))
-    assert len(lines) == int((result.clients >= 0).sum())
-    own = [row for row in lines if (row["config"], row["seed"]) == ("steps", "1")]
-    run = result.sel(config="steps", seed=1)
-    assert [float(row["finish"]) for row in own] == sorted(float(row["finish"]) for row in own)
-    for row in own:
-        i = int(row["step"]) - 1
-        (slot,) = np.flatnonzero(run.clients.values[i] == int(row["client"]))
-        assert float(row["finish"]) == pytest.approx(float(run.answered[i, slot]))
-        took = float(row["finish"]) - float(row["start"])
-        assert took == pytest.approx(float(run.took[i, slot]), abs=1e-5)
-        assert i - int(row["version"]) == int(run.staleness[i, slot])
-        assert row["averaged"] == str(int(run.in_time[i, slot]))
+def test_guide_exports_one_row_per_answer(result):
+    names = {"result": result}
+    exec(block("docs/guides/event_clock.md", "to_dataframe"), names)
+    answers = names["answers"]
+    assert len(answers) == int((result.clients >= 0).sum())
+    for name in names["names"]:
+        values = result[name].to_series().reindex(answers.index)
+        np.testing.assert_array_equal(answers[name], values)
+    ours = answers.xs(("steps", 1), level=("config", "seed"))
+    clock = result.clock.sel(config="steps", seed=1)
+    np.testing.assert_allclose(ours.groupby("round").answered.max(), clock, rtol=1e-6)
+    assert (ours.staleness < ours.index.get_level_values("round")).all()
 
 
 ALONE = STEPS.replace(learning=None, num_rounds=12)

@@ -176,7 +176,7 @@ def test_simultaneous_starts_use_separate_folders(monkeypatch, tmp_path):
         make(path, *arguments, **options)
 
     monkeypatch.setattr(pathlib.Path, "mkdir", just_after_another)
-    folder = result_folder.reserve(tmp_path, "mine", explicit=False, force=False)
+    folder = result_folder.reserve(tmp_path, "mine", explicit=False)
     assert folder.name == "mine-2"
 
 
@@ -193,7 +193,7 @@ def no_file_above(kib):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_full_disk_prints_the_table_and_one_warning(here):
+def test_full_disk_prints_the_table_and_one_warning(here, tmp_path):
     assert here(*DISK, "--out", "elsewhere")[2] == 0  # its compiled programs are kept, too
     with no_file_above(kib=60):
         printed, error, code = here(*DISK)
@@ -207,6 +207,11 @@ def test_full_disk_prints_the_table_and_one_warning(here):
     assert "reward.gamma of 'random' = 3.0 (was 5.0)" in error
     _, error, code = here(*DISK)
     assert (code, "Use --resume to continue the unfinished run." in error) == (2, True)
+    link = tmp_path / "results" / "mine" / "figures"
+    link.symlink_to(tmp_path)
+    _, error, code = here(*DISK, "--resume")
+    assert (code, "figures: must be a folder or a file, not a link" in error) == (2, True)
+    link.unlink()
     printed, error, code = here(*DISK, "--resume")
     assert (code, "Written to" in printed) == (0, True)
     found, whole = (xr.load_dataset(f"{out}/mine/data.nc") for out in ("results", "elsewhere"))
@@ -215,20 +220,6 @@ def test_full_disk_prints_the_table_and_one_warning(here):
         _, error, code = here(*DISK, "--out", "nowhere")
     assert code == 1
     assert "use --resume to repeat unsaved runs" in error
-
-
-def test_force_removes_the_previous_result(here, tmp_path):
-    assert here(*SHORT, "--name", "mine")[2] == 0
-    mine = tmp_path / "results" / "mine"
-    (mine / "notes.txt").write_text("of the user")
-    other = ("compare", "--policies", "fastest", *SHORT[3:], "--name", "mine", "--force")
-    assert here(*other)[2] == 0
-    assert [path.name for path in (mine / "configs").iterdir()] == ["fastest.toml"]
-    assert (mine / "notes.txt").exists()
-    (mine / "data.nc").unlink()
-    (mine / "data.nc").mkdir()
-    _, error, code = here(*other)
-    assert (code, "data.nc is a folder, but must be a file" in error) == (2, True)
 
 
 class Drops:

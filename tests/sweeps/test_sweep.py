@@ -21,13 +21,13 @@ from pause_jax import (
     simulate,
     sweep,
 )
-from pause_jax.base.compilation import Compilations
 from pause_jax.learning import Execution, Linear
 from pause_jax.run.preflight import prepare
 from pause_jax.run.programs import ROOMS, program_spec
 from pause_jax.run.record.result import chosen
 from pause_jax.sweeps import batch, execute, plan
 from pause_jax.sweeps.labels import Rows
+from tests.support.compilations import Compilations
 from tests.support.network import context, observation
 
 pytestmark = pytest.mark.slow

@@ -22,6 +22,7 @@ from pause_jax.analysis.participation import participation
 from pause_jax.analysis.report import pictures, tables
 from pause_jax.analysis.report.pictures import Picture
 from pause_jax.base.struct import ConfigError
+from pause_jax.config import config_file
 
 _FOLDER = pathlib.Path(__file__).parent
 _NEEDED = (
@@ -40,6 +41,8 @@ def render(result: xr.Dataset, target: float, against: str | None, title: str) -
         )
     if not result.sizes["config"] or not result.sizes["seed"]:
         raise ConfigError("report: the data set has no runs. Run the sweep first.")
+    for text in result.config_toml.values:
+        config_file.parsed(str(text))  # raises ConfigError for a damaged config
     comparison = compare(result, target, against)
     interrupted = str(result.attrs.get("interrupted", "no"))
     found = participation(result)
@@ -72,7 +75,6 @@ def render(result: xr.Dataset, target: float, against: str | None, title: str) -
         merits=tables.merits(result, target),
         judged=tables.judged(result, comparison),
         differing=tables.differing(result),
-        common=tables.common(result),
         thirds=tables.participation(result, found),
         behind=tables.left_behind(result, found),
         ages=tables.answers(result) if overlaps else None,

@@ -14,7 +14,6 @@ from pause_jax.analysis.comparison import Aim, Comparison, Difference, listed, q
 from pause_jax.analysis.ledger import Ledger
 from pause_jax.analysis.participation import Participation
 from pause_jax.analysis.summary import Table
-from pause_jax.config import config_file
 
 Places = NDArray[np.intp]
 
@@ -42,17 +41,6 @@ def differing(result: xr.Dataset) -> Table:
         rows.append((path, "; ".join(cells)))
     words = "All other fields are the same." if rows else "No fields differ."
     return Table("Differing fields", ("field", "values"), tuple(rows), words)
-
-
-def common(result: xr.Dataset) -> Table:
-    """Return the table of fields that are equal in all configs."""
-    first, *others = (_flat(config_file.parsed(str(text))) for text in result.config_toml.values)
-    same = [
-        (path, _plain(value))
-        for path, value in first.items()
-        if all(path in other and other[path] == value for other in others)
-    ]
-    return Table("Common fields", ("field", "value"), tuple(same), "")
 
 
 def judged(result: xr.Dataset, comparison: Comparison) -> Table | None:
@@ -249,18 +237,6 @@ def attributes(result: xr.Dataset) -> Table:
     first = {name: known.pop(name) for name in ("command", "seed") if name in known}
     rows = tuple((str(name), str(value)) for name, value in {**first, **known}.items())
     return Table("Provenance", ("attribute", "value"), rows, "")
-
-
-def _flat(table: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """Flatten nested config tables to dotted paths; a subtable's path maps to its ``name``."""
-    values: dict[str, Any] = {}
-    for name, value in table.items():
-        where = f"{path}.{name}" if path else name
-        if isinstance(value, dict):
-            values |= _flat(value, where)
-        else:
-            values[path if name == "name" and path else where] = value
-    return values
 
 
 def _plain(value: Any) -> str:
