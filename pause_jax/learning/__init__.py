@@ -1,6 +1,6 @@
 """Federated learning: data sets, partitions, models, clients and the server."""
 
-# Names imported as "X as X" are for other subpackages and are not in `__all__`.
+# Other subpackages use the names imported as "X as X", which are not in `__all__`.
 # ruff: noqa: I001
 
 from pause_jax.learning.cohort import Execution

@@ -1,4 +1,4 @@
-"""Local training of one client, which starts from the global model."""
+"""Local training of a single client, starting from the global model."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ class LocalTraining(NamedTuple):
 
     @property
     def max_samples(self) -> int:
-        """Maximum number of samples in one pass of a client."""
+        """Maximum number of samples in one pass over a client's data."""
         return min(self.work.max_steps * self.work.batch_size, self.largest)
 
 
 class Keys(NamedTuple):
     """Random keys of local training, shared by all clients."""
 
-    order: Key[Array, ""]  # sample order and dropout, different in every round
-    inputs: Key[Array, ""]  # noise in low-quality inputs, the same in every round
+    order: Key[Array, ""]  # for sample order and dropout; a new key in every round
+    inputs: Key[Array, ""]  # for noise in low-quality inputs; the same key in every round
 
 
 class Slot(NamedTuple):
-    """Training inputs of one cohort slot, or of all m slots if leaves are [m, ...]."""
+    """Client and optimiser state of one cohort slot, or of all m slots if leaves are [m, ...]."""
 
     client: Int[Array, "*m"]  # client number
     opt_state: Any  # the client's optimiser state
@@ -59,7 +59,7 @@ class LocalLoss(NamedTuple):
     """Training losses of a client, computed at the local weights before each step."""
 
     mean: Float[Array, ""]  # mini-batch loss, averaged over the steps
-    square: Float[Array, ""]  # squared loss per sample, averaged over the samples used
+    square: Float[Array, ""]  # squared loss of a sample, averaged over the samples used
 
 
 def train_locally(
@@ -73,8 +73,8 @@ def train_locally(
 ) -> tuple[Variables, optax.OptState, LocalLoss]:
     """Train one client and return its update h_k = local - global, optimiser state and losses.
 
-    ``beside``, if not None, has the steps [n] of all clients trained side by side. In each pass,
-    all run as many steps as the client with the most steps. Surplus steps change nothing.
+    If not None, ``beside`` holds the step counts [n] of all clients trained side by side. In each
+    pass, all clients run as many steps as the client with the most. Surplus steps have no effect.
     """
     import optax
 
@@ -150,15 +150,15 @@ def visiting_order(
 ) -> Array:
     """Return a client's sample numbers for pass ``number`` in random order, int [n].
 
-    If the client has more than ``max_samples`` samples, the pass covers a cyclic window of them
-    that starts at a random position. n is ``max_samples``, rounded up to whole batches.
+    If the client has more than ``max_samples`` samples, the pass covers a cyclic window of its data
+    that starts at a random position. n is ``max_samples``, rounded up to full batches.
     """
     size = partition.size[client]
-    key = jax.random.clone(key)  # JAX's key checker cannot see that each pass has a different key
+    key = jax.random.clone(key)  # JAX's key checker cannot see that the key differs in each pass
     key = jnp.where(number > 0, jax.random.fold_in(key, number), key)
     bits = draws.bits_of(key, client[None], 1 + training.max_samples)[0]
     window = draws.below(bits[0], size)
-    # Positions beyond the client's last sample sort last.
+    # Positions beyond the client's last sample are sorted last.
     is_sample = jnp.arange(training.max_samples) < size
     bits = jnp.where(is_sample, bits[1:] >> 1, jnp.uint32(2**32 - 1))
     shuffled = jnp.pad(jnp.argsort(bits), (0, -training.max_samples % training.work.batch_size))
@@ -168,11 +168,11 @@ def visiting_order(
 def client_inputs(
     training: LocalTraining, rows: Array, quality: Array, input_key: Array
 ) -> tuple[Array, Array]:
-    """Return inputs and targets of the samples ``rows``, with noise in low-quality inputs."""
+    """Return inputs and targets of the samples ``rows``, with noise added to low-quality inputs."""
     data = training.dataset
     x, y = data.to_input(data.x_train[rows]), data.y_train[rows]
     if training.noisy_inputs:
-        # Sensor noise with a std of (1 - q) / 4 times the input range, the same in every round.
+        # Sensor noise, equal in every round, with standard deviation (1 - q) / 4 * input_range.
         noise = draws.normal_from(draws.bits_of(input_key, rows, data.sample.size)).reshape(x.shape)
         input_range = 2.0 if data.pixel_max else 1.0
         x += noise * input_range * (1 - quality) / 4

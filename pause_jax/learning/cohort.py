@@ -15,25 +15,25 @@ from pause_jax.learning.client import LocalTraining
 from pause_jax.learning.learner import Variables, sent_part, trained_part
 from pause_jax.learning.work import Steps
 
-# Maximum memory in bytes for clients trained side by side. A CPU is fastest if this memory fits in
-# its cache. On accelerators, the limit bounds memory use. See docs/engineering_log.md.
+# Maximum bytes for clients trained side by side. On a CPU, training is fastest if their memory
+# fits in the cache. On accelerators, the limit bounds memory use. See docs/engineering_log.md.
 CPU_BYTES = 16 * 2**20
 ACCELERATOR_BYTES = 2**30
 
-# (slot, steps of all clients trained side by side, or None for a client alone) -> training result.
+# (slot, steps of all clients trained side by side; None for a single client) -> training result.
 Train = Callable[[Any, Steps | None], Any]
 
 
 class Execution(NamedTuple):
-    """Execution options for cohort training. They change results only by rounding errors.
+    """Execution options for cohort training, which change results only by rounding errors.
 
     Attributes:
       client_batch: maximum number of clients trained side by side (1: one after another); by
         default chosen from the memory that one client needs.
-      mesh: device mesh that divides a cohort along its axis ``client``; None for one device.
+      mesh: device mesh whose axis ``client`` divides a cohort among devices; None for one device.
       precision: precision of matrix products in the clients' training, as in
-        ``jax.default_matmul_precision``; None for the device's default. All other products use
-        the precision ``highest``.
+        ``jax.default_matmul_precision``; None for the device's default. All other matrix
+        products use the precision ``highest``.
     """
 
     client_batch: int | None = None
@@ -42,13 +42,13 @@ class Execution(NamedTuple):
 
 
 def clients_that_fit(client_bytes: int) -> int:
-    """Return how many clients of ``client_bytes`` each fit within the memory limit, at least 1."""
+    """Return how many clients fit in the memory limit with ``client_bytes`` each, at least 1."""
     available = CPU_BYTES if jax.default_backend() == "cpu" else ACCELERATOR_BYTES
     return max(1, available // client_bytes)
 
 
 def training_bytes(training: LocalTraining, variables: Variables) -> int:
-    """Return the memory in bytes for training one client, excluding frozen weights."""
+    """Return the memory in bytes needed to train one client, excluding frozen weights."""
     batch = training.work.batch_size
     sample = training.dataset.sample
     x = jax.ShapeDtypeStruct((batch, *sample.shape), sample.dtype)
@@ -69,9 +69,9 @@ def training_bytes(training: LocalTraining, variables: Variables) -> int:
 def map_clients(
     train: Train, slots: Any, steps: Steps | None, batch: int, mesh: Mesh | None = None
 ) -> Any:
-    """Map ``train`` over the slots of a cohort and return its results, leaves [m, ...].
+    """Map ``train`` over the slots of a cohort and return the results, with leaves [m, ...].
 
-    ``steps`` [m] has the steps of each slot (total 0 for an empty slot); None if all are equal.
+    ``steps`` [m] holds each slot's step counts (total 0 if empty); None if all counts are equal.
     """
 
     def train_all(work: tuple[Any, Steps | None]) -> Any:
@@ -99,7 +99,7 @@ def _in_batches(train: Train, slots: Any, steps: Steps | None, batch: int) -> An
     def side_by_side(work: tuple[Any, Steps | None]) -> Any:
         return jax.vmap(train, in_axes=(0, None))(*work)
 
-    # Copies of the last slot pad the last batch.
+    # Pad the last batch with copies of the last slot.
     num_batches = -(-num_slots // batch)
     if num_batches == 1:
         return side_by_side((slots, steps))

@@ -46,7 +46,7 @@ from pause_jax.learning.work import EqualWork, LocalWork, WorkLaw, is_linear
 if TYPE_CHECKING:
     import optax
 
-# Cache of ``Learning._checked_task``: variable shapes by model, task and data shapes.
+# Cache of ``Learning._checked_task``: variable shapes, keyed by model, task and data shapes.
 _FITTING: dict[Any, Variables] = {}
 
 
@@ -59,10 +59,10 @@ class Learning(Config):
       task: learning task; by default inferred from the targets (labels, floats or tokens).
       model: model architecture.
       trained: trained part of the model: ``"all"``, ``"head"``, a regular expression for leaf paths
-        such as ``hidden_0/kernel``, or :class:`Lora`. Other weights are frozen and never sent.
-      start: initial weights by leaf path: an ``.npz`` or ``.safetensors`` file, an Orbax folder or,
-        in Python, nested dicts of arrays; None to draw all weights.
-      start_missing: rule for leaves missing in ``start``: ``error``, or ``initial`` to draw them.
+        such as ``hidden_0/kernel``, or :class:`Lora`. All other weights are frozen and not sent.
+      start: initial weights by leaf path: an ``.npz`` or ``.safetensors`` file, the folder of an
+        Orbax checkpoint or, in Python, nested dicts of arrays; None to draw all weights.
+      start_missing: rule for leaves missing from ``start``: ``error``, or ``initial`` to draw them.
       optimizer: client optimiser (static): an optax name such as ``adam``. In Python, it can also
         be a ``GradientTransformation`` (fixed rate) or a function of the rate that returns one.
       learning_rate: learning rate of the clients in round 1.
@@ -76,20 +76,20 @@ class Learning(Config):
       work: law of the factors that multiply each client's ``epochs`` or ``local_steps``.
       aggregation: ``fedavg`` averages updates (PAUSE (2)). ``fednova`` divides each update by its
         gradient weight ``|a_i|_1`` and multiplies the mean by the mean weight (Wang et al., 2020).
-        Clients with more steps then do not dominate. Clipping and noise apply to divided updates.
-        Epsilon covers these updates, but not the number of steps, which is public.
+        Clients that take more steps then do not dominate. Clipping and noise apply to the divided
+        updates. Epsilon covers these updates but not the number of steps (assumed public).
       keep_optimizer_state: whether a client keeps its optimiser state until its next round (as in
-        the authors' code). Otherwise every round starts with a new state.
-      proximal: mu of FedProx (Li et al., 2020), which adds ``mu / 2 |w - w_global|^2`` to the local
-        loss; None for no proximal term.
+        the authors' code). If False, every round starts with a new state.
+      proximal: coefficient mu of ``mu / 2 |w - w_global|^2``, which FedProx (Li et al., 2020) adds
+        to the local loss; None for no proximal term.
       server: server optimiser.
       stale_damping: beta in REFL's weights for updates averaged one round late
         (``stale_updates="next"``); None for no damping. Abdelmoniem et al. (2023) use 0.35.
-      validation: number of samples at the end of the test set that are reserved for
-        ``server_loss``, which policies can read. Test metrics exclude these samples.
-      holdout: share of each client's samples, at least one sample, that is held out to score the
-        model at this client (``record=("client_accuracy",)``). A client with a single sample
-        trains on it and has no score.
+      validation: number of samples at the end of the test set that are reserved for computing
+        ``server_loss`` for policies. Test metrics exclude these samples.
+      holdout: share of each client's samples (at least one sample) that is held out from training
+        to score the model on the client's data (``record=("client_accuracy",)``). A client with a
+        single sample trains on this sample and has no score.
     """
 
     data: DataConfig = node(factory=Digits, of=DataConfig)
@@ -124,7 +124,7 @@ class Learning(Config):
         made(self.optimizer, 0.1)
         if is_transformation(self.optimizer) and not (isinstance(self.schedule, ConstantRate)):
             raise ConfigError(
-                f"{path}.schedule = {self.schedule.name}: cannot change the rate of a given "
+                f"{path}.schedule = {self.schedule.name}: cannot change the fixed rate of a "
                 "GradientTransformation. Set learning.optimizer to a function of the rate, such as "
                 "lambda rate: optax.chain(..., optax.sgd(rate))."
             )
@@ -155,9 +155,9 @@ class Learning(Config):
             )
 
     def load(self, num_clients: int, data: Dataset | None = None) -> Dataset:
-        """Load the data set, or raise ConfigError if it does not fit the clients, task or model.
+        """Load the data set, or raise ConfigError if it does not suit the clients, task or model.
 
-        ``data``, if not None, replaces the data set of the config. ``num_clients`` is K.
+        If ``data`` is not None, it replaces the config's data set. ``num_clients`` is K.
         """
         whose = f" of {self.data.name}" if data is None else ""
         data = checked(self.data.load() if data is None else data)
@@ -172,7 +172,7 @@ class Learning(Config):
         if self.validation >= num_test:
             raise ConfigError(
                 f"learning.validation = {self.validation}: must be < {num_test}, the number of "
-                f"test samples{whose}, to leave some for scoring. Lower learning.validation."
+                f"test samples{whose}, to leave some for test metrics. Lower learning.validation."
             )
         self.partition.check_data(data, self.num_samples(data), num_clients)
         model = self._checked_task(data, whose)
@@ -193,9 +193,9 @@ class Learning(Config):
             )
 
     def cut_steps(self, size: int) -> int:
-        """Return the steps that a client with ``size`` samples needs if ``max_steps`` cuts them.
+        """Return how many steps a client of ``size`` samples needs, or 0 if ``max_steps`` suffices.
 
-        Returns 0 if nothing is cut, for at most one pass, and for traced ``epochs`` or ``work``.
+        Also returns 0 for up to one pass per round and for traced ``epochs`` or ``work``.
         """
         numbers = (self.epochs, *jax.tree.leaves(self.work))
         if any(isinstance(x, jax.core.Tracer) for x in numbers):
@@ -254,7 +254,7 @@ class Learning(Config):
         )
 
     def client_optimizer(self, round: Array) -> optax.GradientTransformation:
-        """Return the client optimiser for round t >= 1."""
+        """Return the client optimiser for ``round`` (1, 2, ...)."""
         return made(self.optimizer, self.schedule.rate(self.learning_rate, round))
 
     def local_training(self, data: Dataset, largest: int) -> LocalTraining:
@@ -280,12 +280,12 @@ class Learning(Config):
         return LocalWork(self.batch_size, self.max_steps, self.epochs, self.local_steps)
 
     def local_samples(self, size: Array, factors: Array | None = None) -> Array:
-        """Return ``LocalWork.samples`` for clients with ``size`` samples, float [K]."""
+        """Return the number of samples per round, float [K], for clients with ``size`` samples."""
         work = self.local_work
         return work.samples(size, work.steps(size, factors))
 
     def _checked_task(self, data: Dataset, whose: str) -> Variables:
-        """Check that data, task and model fit together, and return the variable shapes."""
+        """Check that data, task and model are compatible, and return the variable shapes."""
         task = task_of(data) if self.task is None else self.task
         sample = data.sample
         task.check_data(data)
@@ -301,9 +301,9 @@ class Learning(Config):
         of = f"inputs of shape {sample.shape}{whose}"
         if tokens and not self.model.takes_tokens:
             raise ConfigError(
-                f"{where}: requires float inputs, but x_train contains whole numbers, which are "
-                "tokens. Use a token model (gru or a custom FlaxModel), x.astype(numpy.float32) "
-                "for features, or numpy.uint8 for pixels."
+                f"{where}: requires float inputs, but x_train contains whole numbers, which "
+                "are treated as tokens. Use a token model (gru or a custom FlaxModel), "
+                "x.astype(numpy.float32) for features, or numpy.uint8 for pixels."
             )
         # Tracing a deep model takes tenths of a second, so each combination is checked only once.
         structure = jax.tree.structure((self.model, task))
@@ -342,9 +342,9 @@ class Learning(Config):
 
 
 def of_any_data(learning: Any) -> Any:
-    """Return ``learning`` without its data source and ``start``, on which no program depends.
+    """Return ``learning`` without its data source and ``start``, which do not affect compilation.
 
-    A subclass of ``Learning`` may read these fields, so its configs are returned unchanged.
+    A subclass of ``Learning`` may read these fields. Its configs are therefore returned unchanged.
     """
     if type(learning) is not Learning:
         return learning

@@ -1,7 +1,7 @@
 """Convolution and max-pooling that are fast inside loops and with one kernel per client.
 
-XLA's convolution gradients are slow in loops on a CPU. ``vmap`` over kernels gives slow grouped
-convolutions. Where matrix products with the input patches are faster, they are used instead.
+XLA's convolution gradients are slow in loops on a CPU, and ``vmap`` over kernels produces slow
+grouped convolutions. Matrix products with the input patches are used where they are faster.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from jax import Array, lax
 
 # See ``models.Cnn3``.
 FORMS = ("auto", "products", "direct", "xla")
-# On a CPU, ``auto`` selects ``direct`` for PATCHES or more bytes of patches, CHANNELS or more input
-# channels and fewer than FEATURES output features. docs/engineering_log.md has the measurements.
+# On a CPU, ``auto`` selects ``direct`` for at least PATCHES bytes of patches, at least CHANNELS
+# input channels and fewer than FEATURES output features. See docs/engineering_log.md.
 PATCHES, CHANNELS, FEATURES = 6 * 2**20, 16, 256
-# Maximum total bytes of patches for ``products`` on a GPU, about twice the largest measured total.
+# Maximum bytes of patches for ``products`` on a GPU, about twice the largest size measured.
 PATCHES_ON_GPU = 16 * 2**20
 
 _LAYOUT = ("NHWC", "HWIO", "NHWC")
@@ -28,8 +28,8 @@ _LAYOUT = ("NHWC", "HWIO", "NHWC")
 def convolve(form: str, x: Array, kernel: Array, stride: int = 1, padding: int = 0) -> Array:
     """Convolve images [B, H, W, C], zero-padded by ``padding``, with a kernel [kh, kw, C, O].
 
-    All ``FORMS`` agree up to rounding. For the gradient, ``products`` stores the patches, which at
-    stride 1 are about kh * kw times as large as the input.
+    The results of all ``FORMS`` agree up to rounding. For the gradient, ``products`` stores the
+    patches, which at stride 1 are about kh * kw times as large as the input.
     """
     if form == "auto":
         form = best_form(x, kernel, stride, padding)
@@ -46,8 +46,8 @@ def convolve(form: str, x: Array, kernel: Array, stride: int = 1, padding: int =
 def best_form(x: Array, kernel: Array, stride: int, padding: int) -> str:
     """Return the form that ``auto`` selects for these shapes on the default backend.
 
-    On a GPU, this is ``products`` only for shapes close to the measured ones, because XLA in JAX
-    0.11.2 aborts on the products of a ResNet-18.
+    On a GPU, ``products`` is selected only for shapes close to the measured shapes, because XLA in
+    JAX 0.11.2 aborts on the products of a ResNet-18.
     """
     height, width, channels, features = kernel.shape
     rows = (x.shape[1] + 2 * padding - height) // stride + 1
@@ -61,7 +61,7 @@ def best_form(x: Array, kernel: Array, stride: int, padding: int) -> str:
 
 
 def stored(make: Callable[[Array], Array], x: Array) -> Array:
-    """Return ``make(x)``, which a CPU computes only once for all consumers. ``make`` must be pure.
+    """Return ``make(x)``, computed only once for all consumers on a CPU. ``make`` must be pure.
 
     XLA recomputes cheap values inside each consumer, but never the result of a ``cond``. An
     optimization barrier does not help, because XLA removes it before fusion.
@@ -75,7 +75,7 @@ def stored(make: Callable[[Array], Array], x: Array) -> Array:
 
 @jax.custom_vjp
 def gradient_stored(x: Array) -> Array:
-    """Return ``x``, with a gradient that a CPU computes only once for all consumers."""
+    """Return ``x``, whose gradient is computed only once for all consumers on a CPU."""
     return x
 
 
@@ -107,7 +107,7 @@ def _products_forward(
     patches = jnp.concatenate(taps, axis=-1)
     rows = patches.reshape(-1, patches.shape[-1])
     y = rows @ jnp.pad(kernel.reshape(-1, features), ((0, spare), (0, 0)))
-    # The backward pass needs only the shape of x, which an empty array carries.
+    # The backward pass needs only the image size of x, stored as the shape of an empty array.
     empty = jnp.zeros((0, *x.shape[1:]), x.dtype)
     return y.reshape(*patches.shape[:3], features), (rows, kernel, empty)
 
@@ -172,7 +172,7 @@ def _direct_backward(
         n + 2 * padding - (m - 1) * stride - k
         for n, k, m in zip(x.shape[1:3], kernel.shape[:2], dy.shape[1:3], strict=True)
     ]
-    # The input gradient convolves dy, dilated by the stride, with the flipped kernel.
+    # The input gradient is dy, dilated by the stride, convolved with the flipped kernel.
     dx = _one_by_one(
         dy,
         jnp.flip(kernel, (0, 1)).swapaxes(2, 3),
@@ -183,7 +183,7 @@ def _direct_backward(
         ],
         lhs_dilation=(stride, stride),
     )
-    # The kernel gradient convolves x with dy. Channels act as the batch, and samples as channels.
+    # The kernel gradient is x convolved with dy, with channels as the batch, samples as channels.
     d_kernel = _one_by_one(
         x.transpose(3, 1, 2, 0),
         dy.transpose(1, 2, 0, 3),

@@ -44,8 +44,8 @@ class FlaxModel(Model):
     """Model config for a custom ``flax.linen`` or ``flax.nnx`` module. Use :meth:`of` to create it.
 
     Updates of variables other than parameters, such as running statistics, are sent without
-    clipping or noise. The result lists these variables. Dropout is supported. A ``mask`` argument
-    of ``__call__`` is bool [B], False for padding rows of a batch.
+    clipping or noise. ``Result.unnoised`` lists these variables. Dropout is supported. A ``mask``
+    argument of ``__call__`` receives bool [B], False for padding rows of a batch.
 
     Attributes:
       source: linen module, or a class or function that returns a module (static). A string
@@ -154,7 +154,7 @@ class FlaxModel(Model):
 
 
 def _classes(*libraries: str) -> tuple[type, ...]:
-    """Return the class ``Module`` of each of these libraries that is already imported."""
+    """Return the ``Module`` class of each library in ``libraries`` that is already imported."""
     loaded = [sys.modules[name] for name in libraries if name in sys.modules]
     return tuple(library.Module for library in loaded)
 
@@ -178,7 +178,7 @@ def _takes_rngs(maker: Any) -> bool:
 
 
 def nnx_network(make: Callable[[nnx.Rngs], nnx.Module]) -> Network:
-    """Return the functions of the ``flax.nnx`` module that ``make`` creates from ``nnx.Rngs``.
+    """Return the pure functions of the ``nnx`` module that ``make`` creates from ``nnx.Rngs``.
 
     The module's ``__call__`` takes the inputs and optionally ``mask``. Every ``nnx.Param`` is
     trained. All other variables, except random-number state, are in the collection ``others``.

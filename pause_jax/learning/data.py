@@ -1,4 +1,4 @@
-"""Configs that load built-in data sets and data sets in files before a run is traced."""
+"""Configs of built-in data sets and of data sets in files, loaded before a run is traced."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class DataConfig(Config):
 
 
 class Given(DataConfig):
-    """Placeholder in a config for arrays passed to ``simulate`` or ``sweep``.
+    """Placeholder config for arrays that were passed to ``simulate`` or ``sweep``.
 
     Attributes:
       digest: SHA-256 of the arrays (``Dataset.digest``).
@@ -207,13 +207,13 @@ def _folder(folder: pathlib.Path) -> Arrays:
     parts = [_arrays(path, only=("x", "y")) for path in clients]
     arrays: Arrays = {}
     for name in "xy":
-        forms = [f"{part[name].shape[1:]} and kind {part[name].dtype.kind}" for part in parts]
+        forms = [f"{part[name].shape[1:]} and dtype kind {part[name].dtype.kind}" for part in parts]
         other = next((k for k, form in enumerate(forms) if form != forms[0]), 0)
         if other:
             raise ConfigError(
                 f"samples of {name} have shape {forms[0]} in {clients[0].name}, but "
-                f"{forms[other]} in {clients[other].name}. All files must have the same shape and "
-                "kind."
+                f"{forms[other]} in {clients[other].name}. All files must have samples of the "
+                "same shape and dtype kind."
             )
         arrays[name] = np.concatenate([part[name] for part in parts])
     ids = np.asarray([path.stem for path in clients])
@@ -225,7 +225,7 @@ def _folder(folder: pathlib.Path) -> Arrays:
 
 
 def read_npz(path: pathlib.Path) -> Arrays:
-    """Read the arrays in an ``.npz`` file, or raise ConfigError if it is not a valid file."""
+    """Read the arrays in an ``.npz`` file, or raise ConfigError if the file is invalid."""
     check_regular("file", path)
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as zipped:
@@ -242,7 +242,7 @@ def read_npz(path: pathlib.Path) -> Arrays:
 
 
 def _arrays(path: pathlib.Path, only: tuple[str, ...] = ()) -> Arrays:
-    """Read and validate the arrays in a file. A nonempty ``only`` lists the allowed names."""
+    """Read and validate the arrays in a file. If not empty, ``only`` lists the allowed names."""
     arrays = read_npz(path)
     known = only or ("x", "y", "x_test", "y_test", "clients")
     if not {"x", "y"} <= set(arrays) <= set(known):
@@ -261,7 +261,7 @@ def _arrays(path: pathlib.Path, only: tuple[str, ...] = ()) -> Arrays:
 
 
 def decoded(name: str, source: str, read: Callable[[], Arrays]) -> Arrays:
-    """Return the arrays of a data set from the cache folder, or call ``read`` and cache its arrays.
+    """Return the arrays of a data set from the cache folder, or call ``read`` and cache the result.
 
     ``source`` is a version or fingerprint of the data set. Warns if the cache file is damaged or
     cannot be written.
@@ -283,7 +283,7 @@ def decoded(name: str, source: str, read: Callable[[], Arrays]) -> Arrays:
             np.savez(out, **arrays)
     except OSError as error:
         warnings.warn(
-            f"{path} cannot be written ({error}), so {name} will be decoded at every start. Set "
+            f"{path} cannot be written ({error}), so {name} will be decoded in each process. Set "
             "PAUSE_JAX_CACHE to a writable folder.",
             stacklevel=2,
         )
@@ -291,5 +291,5 @@ def decoded(name: str, source: str, read: Callable[[], Arrays]) -> Arrays:
 
 
 def is_decoded(name: str) -> bool:
-    """Return whether the cache holds the data set ``name`` in any version."""
+    """Return whether the cache contains any version of the data set ``name``."""
     return any(cache_folder().glob(f"{name}-*.npz"))

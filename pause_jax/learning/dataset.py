@@ -1,4 +1,4 @@
-"""Data set of arrays on the device, and validation of these arrays."""
+"""Class of data sets stored on the device, and validation of their arrays."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Dataset(PyTree):
       clients: int32 [N], number of the client that each training sample comes from; None if
         unknown. Numbers are 0, 1, ... without gaps. The partition ``natural`` requires ``clients``.
       client_ids: client ids, ordered by client number; None without ids (static).
-      pixel_max: largest possible pixel value. Models receive (x / pixel_max - 0.5) / 0.5. A value
-        of 0 means features or tokens.
+      pixel_max: largest possible pixel value. Models receive (x / pixel_max - 0.5) / 0.5. Features
+        and tokens have ``pixel_max = 0`` and are not scaled.
       num_classes: number of labels, or of tokens in the vocabulary; not used for regression.
       start: initial weights by leaf path, from ``Learning.start``; None to draw all weights.
     """
@@ -241,7 +241,7 @@ def as_array(name: str, values: Any) -> NDArray[Any]:
 
 
 def as_numbers(name: str, values: Any) -> NDArray[Any]:
-    """Convert to uint8, int32 or float32, or raise ConfigError if values are not finite numbers."""
+    """Convert to uint8, int32 or float32, or raise ConfigError unless all are finite numbers."""
     array = as_array(name, values)
     is_input = name.startswith("x")
     if array.dtype == bool:

@@ -15,7 +15,7 @@ from pause_jax.rng import draws
 
 # Maximum number of test or held-out samples evaluated at once, to bound memory.
 EVAL_CHUNK = 1000
-# Maximum number of samples evaluated at once when a client reports its loss on all its data.
+# Maximum number of samples evaluated at once to compute a client's loss on all its data.
 QUERY_CHUNK = 256
 
 
@@ -65,7 +65,7 @@ def evaluate_clients(training: LocalTraining, state: LearnerState, most: int) ->
 
     def visit(i: Array, sums: dict[str, Array]) -> dict[str, Array]:
         place = i * chunk + jnp.arange(chunk)
-        # Places after the last sample get client number K, which indexing clips and the sum drops.
+        # Places after the last sample get client number K (out of range) and are not counted.
         client = jnp.searchsorted(end, place, side="right")
         rows = partition.order[first[client] + place - (end - held_out)[client]]
         quality = partition.quality[client].reshape(-1, *[1] * training.dataset.sample.ndim)
@@ -121,7 +121,7 @@ def local_loss(
 def distinct_places(bits: Array, size: Array | int) -> Array:
     """Draw distinct integers, int32 [count], uniformly from [0, size) by Floyd's algorithm.
 
-    ``bits``, uint32 [count], are random words. If ``size`` < count, the first entries are -1.
+    ``bits`` are random words, uint32 [count]. If ``size`` < count, the first entries are -1.
     """
     count = len(bits)
 

@@ -21,10 +21,10 @@ from pause_jax.learning.partition import Partition
 from pause_jax.rng.keys import Streams
 
 Variables = dict[str, Any]
-# Collection of weights that are trained like ``params`` but sent without clipping or noise.
+# Collection trained like ``params``, but whose updates are sent without clipping or noise.
 CLEAR = "clear"
 FROZEN = "frozen"  # collection of weights that no client trains
-GROUPS = 8  # number of channel groups of group norm in the library's models
+GROUPS = 8  # number of channel groups in group norm of the library's models
 TRAINED = ("params", CLEAR)  # collections that the client optimiser trains
 # Maps a cohort's flat updates [m, d] to the updates [m, d] that the server receives.
 Release = Callable[[Array], Array]
@@ -36,14 +36,14 @@ class LearnerState(NamedTuple):
     Attributes:
       partition: samples and data quality of each client.
       variables: collections of the global model; None without a model. Only released updates change
-        ``params``, and nothing changes ``frozen``. Updates of other collections have no noise.
-      clients: state that clients keep between their rounds, leaves [K, ...]; None without state.
+        ``params``. ``frozen`` never changes. Updates of all other collections have no noise.
+      clients: state that clients keep between rounds, with leaves [K, ...]; None without state.
       inputs: random key for the noise in low-quality inputs.
       server: state of the server optimiser; None for plain averaging.
       rounds: int32, number of rounds or server steps so far, including those in which no
         client trained; 0 if the learner does not count them.
-      work: float [K], factors of the clients' local work in this round, set by the run; None if
-        all clients do equal work.
+      work: float [K], factors that multiply the clients' local work in this round, set by the run;
+        None if all clients do equal work.
     """
 
     partition: Partition
@@ -68,7 +68,7 @@ class Trained(NamedTuple):
       loss: float [m], mini-batch loss averaged over a client's local steps; 0 for an empty slot.
       square_loss: float [m], mean squared sample loss over all local steps; 0 for an empty slot.
       released: float [m, d], flat updates as received by the server; 0 for an empty slot.
-      mean_loss: scalar, sum of losses times aggregation weights; NaN if no client trained.
+      mean_loss: scalar, sum of losses weighted by aggregation weights; NaN if no client trained.
     """
 
     loss: Float[Array, " m"]
@@ -87,10 +87,10 @@ class StaleUpdates(NamedTuple):
 class Deferred(NamedTuple):
     """Separate functions for training and averaging, for updates that are averaged later.
 
-    Updates are a dict of arrays. The entry ``params`` is flat, [n, d], as received by the server.
+    Updates are a dict of arrays. Its entry ``params`` is flat, [n, d], as received by the server.
 
     Attributes:
-      none: (state, n) -> n zero updates.
+      none: (state, n) -> n updates that are all 0.
       train: like ``Learner.train``, but also returns the updates [m, ...] and changes only
         ``state.clients``. Client number K marks an empty slot.
       average: (state, updates [n, ...], weights [n]) -> state after a server step on the weighted
@@ -118,13 +118,13 @@ class Learner(NamedTuple):
       evaluate: (state) -> dict of scalars, with one entry for each name in ``metrics``.
       metrics: names of the evaluation metrics. All are recorded by default.
       local_samples: (data size, factors of the local work or None) -> number of samples on which
-        a client computes gradients per round, all float [K]; None for the data size.
-      client_bytes: (state) -> memory in bytes that one client needs in training.
+        a client computes gradients per round, all float [K]; None if this is the data size.
+      client_bytes: (state) -> memory in bytes needed to train one client.
       deferred: separate training and averaging, for ``SimConfig.clock = Asynchronous()`` and
         ``SimConfig.stale_updates = "next"``; None if the learner supports neither.
       stale_damping: beta in the weights of stale updates (see ``Learning``).
-      evaluate_clients: (state) -> dict of float [K] with the names of ``evaluate``, means over each
-        client's held-out samples; NaN for a client without any. None without held-out samples.
+      evaluate_clients: (state) -> dict of float [K] with the same names as ``evaluate``, means over
+        each client's held-out samples (NaN without samples); None if nothing is held out.
       server_loss: (state, updates [m, d], weights [m]) -> loss on the server's validation samples
         after adding the weighted sum of the updates to ``params``; None without validation samples.
     """
@@ -184,10 +184,10 @@ def output_layer(state: LearnerState) -> NDArray[np.int32] | None:
 
 
 def output_layer_path(params: Any) -> str | None:
-    """Return the path of the output layer, or None if not unique. A nonempty path ends in ``/``.
+    """Return the path of the output layer, or None if the model has no unique output layer.
 
     The output layer is the affine layer (``kernel`` [H, C], ``bias`` [C]) named ``output``, or else
-    the only affine layer.
+    the only affine layer. A nonempty path ends in ``/``.
     """
     layers: dict[str, dict[str, Any]] = {}
     for path, leaf in named_leaves(params).items():
@@ -203,12 +203,12 @@ def output_layer_path(params: Any) -> str | None:
 
 
 def model_bytes(state: LearnerState) -> int:
-    """Return the bytes that a client receives, and also sends, per round; 0 without a model."""
+    """Return the bytes transferred per client and round in each direction; 0 without a model."""
     return tree_bytes(sent_part(state.variables or {}))
 
 
 def released_in_the_clear(state: LearnerState) -> tuple[str, ...]:
-    """Return the names of the leaves outside ``params``, whose updates are sent without noise."""
+    """Return the paths of the leaves whose updates are sent without clipping or noise."""
     sent = sent_part(state.variables or {})
     return tuple(named_leaves({name: sent[name] for name in sent if name != "params"}))
 

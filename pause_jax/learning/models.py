@@ -15,7 +15,7 @@ from pause_jax.learning.learner import GROUPS, TRAINED, Variables
 if TYPE_CHECKING:
     import flax.linen as nn
 
-# Possible names of a module's training flag, and whether this flag is False in training.
+# Possible names of a module's training flag, and whether the flag is False during training.
 _TRAIN_WORDS = {
     "train": False,
     "training": False,
@@ -47,9 +47,9 @@ class Network(NamedTuple):
 
 
 def linen_network(module: nn.Module, *, draws: bool) -> Network:
-    """Return the pure functions of a ``flax.linen`` module. Set ``draws`` if it may use dropout.
+    """Return the pure functions of a ``flax.linen`` module. They use a dropout key if ``draws``.
 
-    The module's ``__call__`` takes inputs and optionally ``mask`` and a flag in ``_TRAIN_WORDS``.
+    ``module.__call__`` takes inputs and optionally ``mask`` and a flag named in ``_TRAIN_WORDS``.
     """
     words = frozenset(inspect.signature(type(module).__call__).parameters)
 
@@ -128,16 +128,16 @@ class Mlp(Model):
 
 
 class Cnn3(Model):
-    """Convolutional network for 32x32 images with three convolutions and four dense layers.
+    """Convolutional network with three convolutions and four dense layers, for 32x32 images.
 
-    The 3x3 valid convolutions have 32, 64 and 128 features and 2x2 max-pooling. The hidden dense
-    layers have 128, 64 and 32 features. Relu and a norm follow each of these six layers.
+    The 3x3 valid convolutions have 32, 64 and 128 features, each followed by 2x2 max-pooling. The
+    hidden dense layers have 128, 64 and 32 features. These six layers end with relu and a norm.
 
     Attributes:
       norm: ``group``, ``batch`` or ``none``. ``group`` uses group norm after convolutions and layer
-        norm after dense layers. All their weights go through the privacy mechanism. ``batch`` is as
-        in the authors' runs. Updates of its 896 weights and of its running statistics are sent
-        without clipping or noise. The result lists these leaves.
+        norm after dense layers. Updates of both norms go through the privacy mechanism. ``batch``
+        uses batch norm, as in the authors' runs. Updates of its 896 weights and its running
+        statistics are sent without clipping or noise. ``Result.unnoised`` lists these leaves.
       convolution: ``products`` (matrix products), ``xla`` (XLA's convolution), ``direct`` (XLA's
         convolution, also for its gradients) or ``auto``, which selects one of these for the device
         and the shapes. Results are equal up to rounding.
@@ -163,7 +163,7 @@ class Cnn3(Model):
 
 
 class Cnn2(Model):
-    """Convolutional network for images with two convolutions and two dense layers.
+    """Convolutional network with two convolutions and two dense layers, for images.
 
     This is the EMNIST network of "Adaptive Federated Optimization" (Reddi et al., 2021) and the
     CIFAR-10 network of pfl-research, without dropout and with this library's initial weights.
@@ -191,7 +191,7 @@ class Cnn2(Model):
 
 
 class Gru(Model):
-    """Recurrent network (embedding, GRU, affine layer) from tokens [B, L] to outputs [B, L, V].
+    """Recurrent network (embedding, GRU, affine layer) for tokens [B, L], with outputs [B, L, V].
 
     Attributes:
       embedding: size of a token's embedding.
@@ -215,10 +215,10 @@ class ResNet18(Model):
     """ResNet-18 (He et al., 2016) in the usual variant for CIFAR-10, used for BSFL Fig. 9.
 
     A 3x3 convolution with stride 1 replaces the 7x7 convolution and the max-pooling. BSFL does not
-    state its variant. Images may have any size.
+    state which variant it uses. Images may have any size.
 
     Attributes:
-      width: number of channels in the first stage. Each later stage doubles it.
+      width: number of channels in the first stage. Each later stage doubles this number.
       norm: as in :class:`Cnn3`. He et al. use ``batch``.
       convolution: as in :class:`Cnn3`.
     """

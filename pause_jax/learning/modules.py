@@ -16,8 +16,8 @@ from pause_jax.learning.normalisation import normalise
 
 # Strides of the two blocks in each stage of a ResNet-18.
 _STRIDES = ((1, 1), (2, 1), (2, 1), (2, 1))
-# PyTorch's default for linear and convolution kernels, as in the authors' runs. With jit, it is
-# traced only once per shape.
+# PyTorch's default for linear and convolution kernels, as in the authors' runs. With jit, the
+# initialiser is traced only once per shape.
 kernel_init = jax.jit(
     nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform"), static_argnums=(1, 2)
 )
@@ -76,7 +76,7 @@ class _ConvPool(nn.Module):
 class ConvolutionalNetwork(nn.Module):
     """Network of valid 3x3 convolutions, hidden dense layers and an affine output layer.
 
-    Convolution i has 2x2 max-pooling if i is in ``pooled``. Every hidden layer has relu and a norm.
+    Convolutions in ``pooled`` have 2x2 max-pooling. All layers but the last have relu and a norm.
     """
 
     widths: tuple[int, ...]

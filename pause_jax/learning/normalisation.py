@@ -1,4 +1,4 @@
-"""Batch, group and layer norm that compute their statistics once (see ``convolution.stored``)."""
+"""Batch, group and layer norm whose gradients reuse the statistics of the forward pass."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Pool(NamedTuple):
     epsilon: float  # added to the variance; Flax's default for the layer
 
     def total(self, sums: Array, weight: Array) -> Array:
-        """Sum [B, C] over feature groups, to [B, C], or over rows with weight > 0, to [1, C]."""
+        """Sum over feature groups, giving [B, C], or over rows with weight > 0, giving [1, C]."""
         if self.groups is None:
             entered = jnp.where(weight[:, None] > 0, sums, 0)
             return jnp.sum(entered, axis=0, keepdims=True)
@@ -39,7 +39,7 @@ BATCH = Pool(groups=None, epsilon=1e-5)
 def normalise(x: Array, norm: str, name: str, train: bool, mask: Array | None) -> Array:
     """Apply the normalisation layer ``norm`` (one of ``models.NORMS``) to ``x`` [B, ..., features].
 
-    See :class:`models.Cnn3` for the norms. ``mask`` is bool [B], False for padding rows, or None.
+    :class:`models.Cnn3` describes the norms. ``mask`` is bool [B], False for padding rows, or None.
     """
     if norm == "batch":
         return ClearBatchNorm(name=name)(x, train, mask)
@@ -49,7 +49,7 @@ def normalise(x: Array, norm: str, name: str, train: bool, mask: Array | None) -
 
 
 class ClearBatchNorm(nn.Module):
-    """Batch norm whose updates skip clipping and noise, as in the PAUSE authors' code."""
+    """Batch norm whose updates are sent without clipping or noise, as in the authors' code."""
 
     @nn.compact
     def __call__(self, x: Array, train: bool, mask: Array | None) -> Array:

@@ -118,8 +118,8 @@ def _as_one_vector(inner: optax.GradientTransformation) -> optax.GradientTransfo
 class ServerOptimizer(Config):
     """Base class for server optimisers, which apply the mean update (Reddi et al., 2021).
 
-    The negative mean update serves as the gradient of the global model's ``params``. Other
-    collections are averaged. A round in which no update arrives changes nothing.
+    The negative mean update serves as the gradient of the global model's ``params``. Updates
+    of other collections are averaged. A round without updates leaves the model unchanged.
     """
 
     def transformation(self) -> optax.GradientTransformation | None:
@@ -158,7 +158,7 @@ class FedAvgM(ServerOptimizer):
 
 
 class FedAdam(ServerOptimizer):
-    """Adam on the server. Unlike Reddi et al., optax corrects the bias of the moments.
+    """Adam on the server (``optax.adam``). Unlike in Reddi et al., the moments are bias-corrected.
 
     Attributes:
       rate: learning rate of the server.
@@ -189,7 +189,7 @@ class FedYogi(FedAdam):
     def transformation(self) -> optax.GradientTransformation:
         import optax
 
-        # ``optax.yogi`` initialises moments to 1e-6, which moves the model even if updates are 0.
+        # ``optax.yogi`` initialises moments to 1e-6, so even updates of 0 would move the model.
         by_yogi = optax.scale_by_yogi(self.b1, self.b2, self.tau, initial_accumulator_value=0.0)
         return optax.chain(by_yogi, optax.scale_by_learning_rate(self.rate))
 
@@ -203,7 +203,7 @@ def server_step(
 ) -> tuple[Any, optax.OptState]:
     """Apply a server optimiser to the mean update ``mean``, and return (params, state).
 
-    Both are returned unchanged if ``received``, a bool scalar, is False because no update arrived.
+    If no update arrived (``received`` is False, a bool scalar), both are returned unchanged.
     """
     import optax
 
@@ -220,7 +220,7 @@ class RateSchedule(Config):
     """
 
     def rate(self, base: Array | float, round: Int[Array, ""]) -> Float[Array, ""] | float:
-        """Return the learning rate of round t >= 1, a scalar in [0, base] (``base`` at t = 1)."""
+        """Return the learning rate of ``round`` >= 1, in [0, base] (``base`` in round 1)."""
         raise NotImplementedError
 
 
@@ -257,9 +257,9 @@ class StepDecay(RateSchedule):
 
 
 class CosineDecay(RateSchedule):
-    """Cosine decay from the base rate to a fraction of it (Loshchilov and Hutter, 2017, (5)).
+    """Cosine decay from the base rate to a fraction of it (Loshchilov and Hutter, 2017, Eq. 5).
 
-    The rate of round t is base (f + (1 - f) (1 + cos(pi min((t - 1) / horizon, 1))) / 2).
+    The rate of round t is base * (f + (1 - f) * (1 + cos(pi * min((t - 1) / horizon, 1))) / 2).
 
     Attributes:
       horizon: number of rounds until the rate reaches its final value, usually ``num_rounds``.

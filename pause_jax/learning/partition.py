@@ -25,7 +25,7 @@ Dealt = tuple[Array, Array]
 class Partition(NamedTuple):
     """Samples of all clients. Client k trains on ``order[start[k] : start[k] + size[k]]``.
 
-    The next ``held_out[k]`` samples are held out from training.
+    The next ``held_out[k]`` samples in ``order`` are held out from training.
     """
 
     order: Int[Array, " n"]  # distinct sample numbers
@@ -37,8 +37,8 @@ class Partition(NamedTuple):
     @property
     def share(self) -> Array:
         """Quality-weighted share of each client in the data, d_k / sum(d), float [K], BSFL (4)."""
-        # ``simulate`` and ``sweep`` must round alike. The maximum keeps XLA from fusing the product
-        # with the sum. The reciprocal is needed because XLA divides by constants in another way.
+        # ``simulate`` and ``sweep`` must round identically. The maximum keeps XLA from fusing the
+        # product with the sum. The reciprocal is needed, as XLA divides by constants differently.
         weight = jnp.maximum(self.quality * self.size.astype(self.quality.dtype), 0.0)
         return weight * (1 / tree_sum(weight))
 
@@ -53,7 +53,7 @@ class PartitionConfig(Config):
     """
 
     equal: ClassVar[bool] = False  # whether all clients hold the same number of samples
-    keeps_clients: ClassVar[bool] = False  # whether clients are the data's clients, with their ids
+    keeps_clients: ClassVar[bool] = False  # whether the data set's clients and ids are kept
 
     min_quality: float = static(default=1.0, at_least=0, at_most=1)
 
@@ -107,9 +107,9 @@ class Dirichlet(PartitionConfig):
     """Partition with Dirichlet-distributed sizes and a dominant label for each client.
 
     Every client receives at least one sample. Each label is dominant for about the same number of
-    clients. A client first receives samples with its dominant label, while they last, until the
-    label's expected share of the client's data reaches ``dominant_share``. Its other samples are
-    drawn at random from those left. If targets are not labels, all samples are dealt at random.
+    clients. A client first receives samples with its dominant label until none are left or the
+    label's expected share of the client's data reaches ``dominant_share``. All other samples are
+    dealt at random. If the targets are not labels, all samples are dealt at random.
 
     Attributes:
       concentration: parameter of the symmetric Dirichlet distribution (2 or 3 in the papers).
@@ -130,7 +130,7 @@ class Dirichlet(PartitionConfig):
         if not are_labels(data.y_train):
             return sample, size
 
-        # Below, samples are positions in `sample`. Owner K marks samples that are not yet dealt.
+        # Below, samples are numbered by position in `sample`. Samples not yet dealt have owner K.
         labels = data.y_train[sample]
         dominant = jax.random.permutation(label_key, jnp.arange(num_clients) % data.num_classes)
         count = jnp.zeros(data.num_classes, jnp.int32).at[labels].add(1)
@@ -139,7 +139,7 @@ class Dirichlet(PartitionConfig):
         owner = jnp.full(num_samples, num_clients, jnp.int32)
         owner = deal(owner, reserved, taken, num_taken)
 
-        # Use a new random order, because `_reserve` took the first samples of labels in `sample`.
+        # Use a new random order, because `_reserve` took each label's first samples in `sample`.
         order = jax.random.permutation(free_key, num_samples)
         free_first = order[jnp.argsort(owner[order] < num_clients, stable=True)]
         owner = deal(owner, free_first, size - taken, num_samples - num_taken)
@@ -267,8 +267,8 @@ class Shards(_ByLabel):
 class DirichletLabels(_ByLabel):
     """Partition of each label's samples in proportions from a symmetric Dirichlet distribution.
 
-    Benchmarks call this partition Dir(alpha) (Yurochkin et al., 2019). Every client first gets one
-    random sample. Other implementations instead repeat the draw until no client is empty.
+    This partition is often called Dir(alpha) (Yurochkin et al., 2019). Every client first gets one
+    random sample. Other implementations instead repeat the draw until every client has samples.
 
     Attributes:
       concentration: alpha. The smaller alpha is, the fewer labels dominate a client's data.
@@ -298,8 +298,8 @@ class DirichletLabels(_ByLabel):
 
 
 def num_held_out(size: Any, share: float, xp: Any = jnp) -> Any:
-    """Return how many of a client's ``size`` samples to hold out, int of the same shape."""
-    # NumPy (``xp=numpy``) and XLA round a single float32 multiplication alike.
+    """Return how many of each client's ``size`` samples to hold out, int of the same shape."""
+    # NumPy (``xp=numpy``) and XLA round a single float32 multiplication identically.
     wanted = xp.round(np.float32(share) * size.astype(np.float32)).astype(np.int32)
     return xp.minimum(xp.maximum(wanted, 1), size - 1)
 
@@ -309,7 +309,7 @@ def hold_out(key: Array, partition: Partition, share: float) -> Partition:
     order, start, size = partition.order, partition.start, partition.size
     place = jnp.arange(order.shape[0])
     client = jnp.searchsorted(start, place, side="right") - 1
-    # Samples between two clients' slices belong to no client and form a separate group.
+    # Entries between two clients' slices belong to no client and form a separate group.
     group = 2 * client + (place >= (start + size)[client])
     shuffled = order[jnp.lexsort((jax.random.bits(key, order.shape), group))]
     held_out = num_held_out(size, share)
@@ -331,7 +331,7 @@ def counts_of(shares: Array, total: Array) -> Array:
 
 
 def in_turn(counts: Array, length: int) -> Array:
-    """Return each client number k ``counts[k]`` times, int [length], padded with the last one."""
+    """Repeat each client number k ``counts[k]`` times, padded with the last, int [length]."""
     return jnp.repeat(jnp.arange(counts.shape[0]), counts, total_repeat_length=length)
 
 

@@ -112,7 +112,7 @@ class FederatedAveraging(NamedTuple):
         return evaluate(local.network, local.task, variables, local.dataset, part)
 
     def evaluate_clients(self, state: LearnerState) -> dict[str, Array]:
-        # A client holds out at most one sample more than its share.
+        # A client holds out at most one sample more than its exact share.
         most = min(self.num_samples, int(self.holdout * self.num_samples) + self.num_clients)
         return evaluate_clients(self.local, state, most)
 
@@ -135,14 +135,14 @@ def train_cohort(
 ) -> tuple[LearnerState, Trained, Variables]:
     """Train a cohort, release its updates, and return (state, Trained, updates [m, ...]).
 
-    Only ``state.clients`` changes. The server receives these updates, with ``params`` flattened to
+    Only ``state.clients`` changes. The server receives the returned updates, with ``params`` flat,
     [m, d]. In a slot with weight 0, ``params`` is 0 and all other collections are undefined.
     """
     active = selection.active
     updates, opt_states, loss = _train_clients(local, execution, key, state, selection)
     # Flattening inside ``map_clients`` took most of a round's time with 1.6 million parameters.
     released = release(jax.vmap(lambda update: ravel_pytree(update)[0])(updates["params"]))
-    # Updates of other collections are sent without noise and are listed in Result.unnoised.
+    # All other collections are sent without noise. Result.unnoised lists their leaves.
     updates = {**updates, "params": released}
 
     loss = jax.tree.map(lambda x: jnp.where(active, x, 0.0), loss)
@@ -174,7 +174,7 @@ def _train_clients(
     fresh = local.optimizer.init(trained_part(variables))
     train_keys = Keys(key, state.inputs)
     factors = None if state.work is None else state.work[clients]
-    # A number of steps that all clients share is not mapped over, so no step is masked.
+    # If all clients take the same number of steps, it is not vmapped, so no step is masked.
     own = local.work.steps(local.max_samples if local.equal else partition.size[clients], factors)
     beside = own._replace(total=jnp.where(selection.active, own.total, 0))
 
@@ -244,14 +244,14 @@ def no_updates(state: LearnerState, size: int, *, normalised: bool = False) -> V
 def no_stale_updates(learner: Learner, state: LearnerState, num_selected: int) -> StaleUpdates:
     """Return stale updates and weights that are all 0, for the start of a run."""
     assert learner.deferred is not None
-    weights = jnp.zeros(num_selected, jnp.float32)  # float32 like selection.weights, also under x64
+    weights = jnp.zeros(num_selected, jnp.float32)  # float32 like selection.weights, even under x64
     return StaleUpdates(learner.deferred.none(state, num_selected), weights)
 
 
 def with_stale(
     updates: Any, weights: Array, is_stale: Array, stale: StaleUpdates, beta: Array | float | None
 ) -> tuple[Any, Array, StaleUpdates]:
-    """Append the previous stale updates and return (updates [2 m, ...], weights, new stale ones).
+    """Append the old stale updates and return (updates [2 m, ...], weights, new StaleUpdates).
 
     ``is_stale``, bool [m], marks updates that miss this round. Weights sum to 1 unless all are 0.
     """
@@ -275,7 +275,7 @@ def damping(beta: Array | float, fresh: Array, in_time: Array, stale: Array, due
     """
     number = jnp.sum(in_time).astype(fresh.dtype)
     mean = jnp.sum(jnp.where(in_time[:, None], fresh, 0.0), axis=0) / jnp.maximum(number, 1)
-    # Adding the stale update s to the mean u of n updates moves it by (s - u) / (n + 1).
+    # Averaging s with the n fresh updates moves their mean u by (s - u) / (n + 1).
     apart = jnp.sum(jnp.square(mean[None, :] - jnp.where(due[:, None], stale, 0.0)), axis=1)
     scale = jnp.sum(jnp.square(mean)) * (number + 1) ** 2
     moves = jnp.where(due & (scale > 0), apart / jnp.where(scale > 0, scale, 1.0), 0.0)

@@ -42,7 +42,7 @@ def given_weights(start: Any) -> Any:
 
 
 def start_weights(start: str, missing: str, model: Variables) -> Arrays:
-    """Return the weights in ``start`` by leaf path, or raise ConfigError if they do not fit."""
+    """Read the weights in ``start``, check that they fit ``model`` and return them by leaf path."""
     arrays, leaves = _read(start), named_leaves(model)
     weights = {}
     faults = [f"{name} is missing" for name in leaves if name not in arrays and missing == "error"]
@@ -100,7 +100,7 @@ def save_weights(path: str | os.PathLike[str], result: Any) -> None:
 
 
 def _read(start: str) -> Arrays:
-    """Read the arrays of ``Learning.start`` by leaf path."""
+    """Read ``Learning.start`` and return its arrays by leaf path."""
     if isinstance(start, GivenWeights):
         return start.arrays
     path = pathlib.Path(start).expanduser()
@@ -126,6 +126,6 @@ def _orbax(folder: pathlib.Path) -> Any:
 
     with ocp.PyTreeCheckpointer() as reader:
         tree = reader.metadata(folder).item_metadata.tree
-        # Restore NumPy arrays, because the devices that wrote the checkpoint may be unavailable.
+        # Restore NumPy arrays, because the devices of the saved arrays may be unavailable.
         kinds = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
         return reader.restore(folder, restore_args=kinds)

@@ -29,7 +29,7 @@ class Task(Config):
     metrics: ClassVar[tuple[str, ...]] = ()
 
     def outputs(self, data: Dataset) -> tuple[int, ...]:
-        """Return the shape of the outputs for one sample. Its last entry is ``num_outputs``."""
+        """Return the shape of the outputs for one sample. The last entry is ``num_outputs``."""
         raise NotImplementedError
 
     def check_data(self, data: Dataset) -> None:
@@ -136,7 +136,7 @@ def metrics_of(task: Task) -> tuple[str, ...]:
 
 
 def shape_of_outputs(task: Task, data: Dataset) -> tuple[int, ...]:
-    """Return ``task.outputs(data)``, or raise ConfigError if it is not a shape."""
+    """Return ``task.outputs(data)``, or raise ConfigError if it is not a valid shape."""
     outputs = task.outputs(data)
     try:
         shape = tuple(map(operator.index, outputs))
@@ -165,7 +165,7 @@ def check_outputs(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct, mode
 
 
 def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> None:
-    """Validate that loss and scores are one number per sample, independent of other samples."""
+    """Validate that loss and scores have one number per sample, independent of other samples."""
     name = f"learning.task = {label(task)}"
     y = data.y_train
     if odd := [each for each in task.metrics if not each.isidentifier()]:
@@ -178,7 +178,7 @@ def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> N
             f"{name}: metric 'test_loss' must have another name, because this name is reserved for "
             "the mean loss. Rename the metric."
         )
-    # Choose a batch size unlike the length of any other axis, to expose reductions over that axis.
+    # Choose a batch size that differs from all axis lengths, to expose reductions over other axes.
     lengths = {*outputs.shape[1:], *y.shape[1:]}
     number = next(n for n in range(_TOGETHER, _TOGETHER + 9) if n not in lengths)
     rng = np.random.default_rng(0)

@@ -16,7 +16,7 @@ from pause_jax.base.struct import ConfigError, Sizes, static
 from pause_jax.learning.data import Arrays, DataConfig, decoded
 from pause_jax.learning.dataset import Dataset
 
-# Rejects the prefix "NAMESPACE:", for which tensorflow-datasets would run third-party code.
+# Rejects prefixes "NAMESPACE:", because tensorflow-datasets would run third-party code for them.
 _NAME = re.compile(r"\w+(/\w[\w.-]*)?(:[\d.*]+)?", re.ASCII)
 
 

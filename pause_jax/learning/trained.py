@@ -1,4 +1,4 @@
-"""Part of a model that clients train and send. The collection ``frozen`` holds other weights."""
+"""Parts of a model that clients train and send. Other weights are in the collection ``frozen``."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class TrainedPart(Config):
             )
 
     def network(self, network: Network) -> Network:
-        """Return the functions of ``network`` for split variables."""
+        """Return ``network`` with functions that take split variables."""
 
         def init(key: Array, x: Array) -> Variables:
             variables = network.init(key, x)
@@ -120,13 +120,13 @@ class Matching(TrainedPart):
 class Lora(TrainedPart):
     """Low-rank adaptation of dense kernels (Hu et al., 2021): kernel + scale * a b.
 
-    Clients train only two factors of each adapted kernel [H, C]: a [H, rank], initially drawn from
+    Clients train only two factors per adapted kernel [H, C]: a [H, rank], initially drawn from
     N(0, 1 / H), and b [rank, C], initially 0. The server averages the factors, not their products.
 
     Attributes:
-      rank: rank of each change.
+      rank: rank of the change to each kernel.
       targets: regular expression for the paths of 2-D leaves named ``kernel``.
-      scale: factor of each change, alpha / rank in the paper.
+      scale: factor of each product a b, equal to alpha / rank in the paper.
     """
 
     name: ClassVar[str] = "lora"

@@ -23,7 +23,7 @@ _LEVELS = 8
 
 
 class Steps(NamedTuple):
-    """Number of local steps of a client, or of several clients if the entries are [n]."""
+    """Number of local steps of a client, or of n clients if the fields have shape [n]."""
 
     per_pass: Int[Array, "*n"] | int  # steps in one pass over the client's data
     total: Int[Array, "*n"] | int  # steps in a round
@@ -38,7 +38,7 @@ class LocalWork(NamedTuple):
     local_steps: int | None
 
     def steps(self, size: Array | int, factors: Array | None = None) -> Steps:
-        """Return the steps of clients with ``size`` samples, multiplied by ``factors`` if given.
+        """Return the step counts of clients with ``size`` samples and work ``factors`` (default 1).
 
         A pass and a round each have at most ``max_steps`` steps. ``per_pass`` is static if
         ``size`` is a Python integer.
@@ -57,7 +57,7 @@ class LocalWork(NamedTuple):
         return Steps(per_pass, jnp.clip(total, 1, self.max_steps))
 
     def samples(self, size: Array | int, steps: Steps) -> Array:
-        """Return the number of samples used in ``steps``, with each counted once per pass."""
+        """Return the number of samples used in ``steps``. A sample counts once per pass."""
         used = jnp.minimum(size, self.max_steps * self.batch_size)
         passes = jnp.asarray(steps.total // steps.per_pass)
         rest = (steps.total - passes * steps.per_pass) * self.batch_size
@@ -78,7 +78,7 @@ class WorkLaw(Config):
         raise NotImplementedError
 
     def levels(self, num_clients: int) -> Array:
-        """Return n equally likely factors per client, float [n, K], for expected values."""
+        """Return n equally likely factors per client, float [n, K], to compute expected values."""
         raise NotImplementedError
 
     @property
@@ -103,7 +103,7 @@ class PerClient(WorkLaw):
     """Fixed factors, listed in client order.
 
     Attributes:
-      values: K factors > 0 (static). With ``epochs = 1``, they are the clients' numbers of epochs.
+      values: K factors > 0 (static). With ``epochs = 1``, client k trains for ``values[k]`` epochs.
     """
 
     name: ClassVar[str] = "per_client"
@@ -130,7 +130,7 @@ class PerClient(WorkLaw):
 
 
 class UniformWork(WorkLaw):
-    """Uniform random factor per client and round, like that of FedProx's stragglers.
+    """Uniform random factor per client and round, like the epochs of stragglers in FedProx.
 
     Expected speeds and latencies are averages over eight equally likely factors per client.
 
@@ -170,8 +170,8 @@ def gradient_weights(
 ) -> Array:
     """Return FedNova's |a|_1 after 0, 1, ..., ``max_steps`` steps (Wang et al., 2020).
 
-    |a|_1 is the sum of the weights of a client's gradients in its update, relative to one step. It
-    is computed from the update of a linear optimiser whose gradients are all 1.
+    The update of a linear optimiser is a weighted sum of gradients. |a|_1 is the sum of these
+    weights, relative to the sum after one step. It is computed with loss gradients that are all 1.
     """
     import optax
 

@@ -364,7 +364,7 @@ def no_array(folder):
         (lambda f: write(write(f, "a.npz", x=FEATURES, y=LABELS), "b.npz", x=PIXELS, y=LABELS),
          "samples of x have shape .* in a.npz, but"),
         (lambda f: write(write(f, "a.npz", x=PIXELS, y=LABELS), "b.npz", x=PIXELS / 255, y=LABELS),
-         r"samples of x have shape \(4, 4, 1\) and kind u in a\.npz, .* and kind f"),
+         r"samples of x have shape \(4, 4, 1\) and dtype kind u in a\.npz, .* dtype kind f"),
         (no_array, r"must be an \.npz file of numbers \(y is not a \.npy array\)"),
         (lambda f: write(f, "a.npz", x=NAN, y=LABELS), "learning.data.path = .*must be finite"),
     ],

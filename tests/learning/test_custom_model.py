@@ -453,7 +453,7 @@ def test_fixed_rate_refuses_a_schedule():
     decaying = config.override({"learning.schedule": config_file.parse_value(
         config, "learning.schedule", "cosine")})  # fmt: skip
     with pytest.raises(
-        ConfigError, match="cannot change the rate of a given GradientTransformation"
+        ConfigError, match="cannot change the fixed rate of a GradientTransformation"
     ):
         validate(decaying)
 
