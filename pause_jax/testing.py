@@ -130,7 +130,7 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
 
 
 def check_pure(config: PolicyConfig, context: Context) -> None:
-    """Raise AssertionError if calling or building a policy again changes its traced program."""
+    """Raise AssertionError if calling or building a policy again changes its lowered program."""
     policy = policy_of(config, context)
     trace = _trace(policy, context)
     others = {
@@ -140,9 +140,9 @@ def check_pure(config: PolicyConfig, context: Context) -> None:
     for when, other in others.items():
         _require(
             _trace(other, context) == trace,
-            f"{type(config).__name__}: {when} gives another program. A policy must be pure: keep "
-            "memory in the state, draw from the key, and use only the config, the context and "
-            "the arguments.",
+            f"{type(config).__name__}: {when} produces a different program. A policy must be pure: "
+            "keep memory in the state, draw from the key, and use only the config, the context "
+            "and the arguments.",
         )
 
 
@@ -237,13 +237,13 @@ def check_mechanism(mechanism: Mechanism, *, dimension: int = 40) -> None:
     together = jax.vmap(release, in_axes=(None, 0, 0, None))(own, several, updates, epsilon)
     np.testing.assert_allclose(
         together, np.stack(singles), rtol=1e-3, atol=1e-4,
-        err_msg="a release under vmap must equal the release of the update alone",
+        err_msg="a release under vmap must equal the release of a single update",
     )  # fmt: skip
     other = release(own, several[1], updates[0], epsilon)
     if mechanism.unit != "none":
         _require(
             not np.array_equal(other, singles[0]),
-            "releases with two keys are equal: the noise is missing",
+            "releases with different keys are equal: the noise is missing",
         )
     release(jax.tree.map(lambda x: x * 0.9, own), several[0], updates[0], epsilon)
     _require(len(traces) == 1, ANOTHER_TRACE)

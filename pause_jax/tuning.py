@@ -2,7 +2,7 @@
 
 Optuna (the extra ``tune``) proposes and stores trials. Each generation of trials runs as one
 ``sweep``. All generations use the same seeds. The best trials run again with fresh seeds, because
-the best of many noisy scores is biased.
+the best of many noisy scores is too optimistic.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Objective(NamedTuple):
     Attributes:
       text: name, as on the command line.
       sign: 1 to minimise, -1 to maximise.
-      record: quantities to record. The objective is undefined for runs that lack the last one.
+      record: quantities to record. Without the last of these, the objective is undefined.
       value: function from a sweep's result to scores [config, seed]; not finite if undefined.
     """
 
@@ -91,7 +91,7 @@ class Tuned(NamedTuple):
       best: config with the lowest ``badness`` over the fresh seeds. The initial config wins ties.
       trials: one row per trial, with a column per axis and the columns of :func:`summarise`.
       finalists: the same columns for the runs with fresh seeds. The first rows are the best trials,
-        in the order of the search. The last row is the initial config. ``searched`` is the mean
+        ranked as in the search. The last row is the initial config. ``searched`` is the mean
         score in the search. ``change`` and ``change_error`` are the mean and the standard error of
         the difference from the initial config; NaN if a seed has no score.
       chosen: row number of ``best`` in ``finalists``.
@@ -130,7 +130,7 @@ def tune(
       sampler: name in ``SAMPLERS`` (default: a multivariate ``TPESampler``).
       storage: file or database URL of Optuna's storage (default: in memory). A search with the same
         config, data, axes, objective, seeds and key resumes from the storage. A finished search
-        runs nothing. Processes that share a storage run different generations.
+        does not run again. Processes that share a storage run different generations.
       data: data set, as in ``sweep``.
       progress: whether to show a progress bar for each generation.
 
@@ -166,7 +166,7 @@ def tune(
             scores, near = run([each.params for each in asked], jax.random.split(search_key, seeds))
         except BaseException:
             for each in asked:
-                # The next process that asks for trials receives these, with the same values.
+                # The next process that asks for trials receives these trials, with the same values.
                 each.storage.set_trial_state_values(each._trial_id, TrialState.WAITING)
             raise
         rows = summarise(scores, near, objective.sign).to_dict("records")
@@ -188,7 +188,7 @@ def tune(
         table[["change", "change_error"]] = change
         study.set_user_attr(kept, table.to_dict("records"))
     finalists = pd.DataFrame(study.user_attrs[kept])
-    # Reversed, because the initial config, which comes last, wins ties.
+    # In reverse order, because the initial config, which comes last, must win ties.
     chosen = int(finalists.badness[::-1].idxmin())
     return Tuned(_config_at(config, points[chosen]), trials, finalists, chosen)
 
@@ -303,7 +303,7 @@ def _storage(text: str) -> Any:
     except Exception as error:  # Optuna and SQLAlchemy raise many types of errors
         why = str(error).partition("\n")[0]
         raise ConfigError(
-            f"--storage {text}: cannot be opened ({why}). Pass another file or URL."
+            f"--storage {text}: cannot be opened ({why}). Pass a different file or URL."
         ) from None
 
 

@@ -6,8 +6,8 @@ Jagielski, Ullman, Oprea (2020): for an (epsilon, delta)-LDP mechanism M and any
 
 so estimates of the two probabilities bound epsilon from below. The event E is "a score of the
 release is at least a threshold", or its complement. We fit the scores, choose the attack (inputs,
-score and event), and count the event on separate sets of releases. The choice therefore does not
-bias the count.
+score and event) and count the event, each on a separate set of releases. The choice therefore does
+not bias the count.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from jax import Array
 from jax.tree_util import Partial
 from scipy.special import betaincinv
 
-# Confidence of the bounds for choosing an attack among thousands of candidates. With a lower
-# confidence, candidates with lucky counts in a thin tail would win.
+# Confidence of the bounds that rank thousands of candidate attacks. At a lower confidence,
+# candidates with lucky counts in a thin tail would win.
 CHOICE_CONFIDENCE = 0.999
 THRESHOLDS = 201  # number of thresholds per score
-MAX_DISCRIMINANT = 256  # maximum size of a release for estimating its covariance
+MAX_DISCRIMINANT = 256  # maximum number of entries for estimating a covariance
 FITTED_NUMBERS = 2**24  # maximum number of floats per input in memory during fitting
-CHUNK_NUMBERS = 2**20  # number of floats drawn at once
+CHUNK_NUMBERS = 2**20  # maximum number of floats drawn at once
 
 Release = Partial  # (key, input) -> release; the bound arguments are traced
-Score = Callable[[np.ndarray], np.ndarray]  # releases [n, entries] -> [n], large under x0
+Score = Callable[[np.ndarray], np.ndarray]  # releases [n, entries] -> scores [n], larger under x0
 # (key, input, n, reduction of releases [chunk, entries]) -> reduction of n releases
 Draw = Callable[[Array, np.ndarray, int, Callable[[np.ndarray], np.ndarray]], np.ndarray]
 
@@ -84,10 +84,10 @@ def two_point(
 ) -> tuple[float, float, str]:
     """Compute a lower bound on epsilon from the most distinguishable pair of neighbours.
 
-    All inputs must have the same shape, and so must all releases. Fitting uses at most a tenth of
-    the ``samples`` releases, and choosing uses four tenths, over both inputs of all pairs.
-    Measuring the chosen pair uses half. Returns the lower bound, the bound that a perfect
-    attack would reach with as many releases, and the name of the attack.
+    All inputs must have the same shape, and so must all releases. Of the
+    ``samples`` releases, at most a tenth are used to fit the scores, four tenths to choose the
+    attack, and half to measure it. Returns the lower bound, the bound that a perfect attack would
+    reach with as many releases, and the name of the attack.
     """
     entries = next(iter(pairs.values()))[0].size
     # Estimating a mean and a covariance takes at least a few releases, even for large updates.
@@ -224,7 +224,7 @@ def _discriminants(seen0: np.ndarray, seen1: np.ndarray) -> dict[str, Score]:
         return y @ weights
 
     def quadratic(y: np.ndarray) -> np.ndarray:
-        """Return the quadratic discriminant, which detects correlations under only one input."""
+        """Return the quadratic discriminant, which detects differences in the correlations."""
         return _distance(y, mean1, precision1) - _distance(y, mean0, precision0)
 
     return {"discriminant": linear, "quadratic": quadratic}

@@ -30,7 +30,7 @@ class Audit(NamedTuple):
     claim: str  # unit of the audited claim, ``coordinate`` or ``update``
     epsilon: float
     delta: float
-    lower_bound: float  # on the true epsilon
+    lower_bound: float  # lower bound on the true epsilon
     confidence: float  # probability that the lower bound holds
     resolution: float  # largest possible lower bound, ln(samples / 15) at delta 0, confidence 0.95
     samples: int  # total number of releases
@@ -92,7 +92,7 @@ def _privatized(mechanism: Mechanism, epsilon: Array, key: Array, update: Array)
 
 
 def _neighbours(claim: str, dimension: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Build the worst-case pairs of updates [d] for a claim, by name."""
+    """Build the worst-case pairs of updates [d] for a claim, keyed by name."""
     axis = np.zeros(dimension, np.float32)
     axis[0] = LARGE
     full = np.full(dimension, LARGE, np.float32)

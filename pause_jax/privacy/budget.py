@@ -3,7 +3,7 @@
 A schedule defines eps_i for i = 1, 2, ... with sum eps_i <= eps_bar. By basic composition (PAUSE,
 Theorem 2), all releases of a client together are then eps_bar-LDP, no matter how often the client
 is chosen or how this choice depends on the past. Every epsilon is for one client and one unit of
-the mechanism (``Mechanism.unit``). Methods act elementwise on integer arrays of participations.
+the mechanism (``Mechanism.unit``). All methods act elementwise on integer arrays.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from jax.scipy.special import zeta
 from pause_jax.base.struct import Config, ConfigError, Sizes, node, number, static
 from pause_jax.privacy.budget_law import BudgetLaw
 
-# Smallest share of eps_bar in a schedule that never ends. Without it, float32 would round shares to
-# 0 and the noise would be infinite. The sum of these shares over a run is negligible.
+# Smallest share of eps_bar in a schedule that never ends. Without this minimum, float32 would round
+# shares to 0, and the noise would be infinite. The sum of these shares over a run is negligible.
 LEAST_SHARE = 2.0**-100
-# Number of terms of a power sum to add directly, and B_2j / (2j)! to estimate the other terms.
+# Number of leading terms of a power sum that are added directly.
 BY_HAND = 16
+# Euler-Maclaurin coefficients B_2j / (2j)! for the remaining terms (B_2j: Bernoulli numbers).
 EULER_MACLAURIN = (1 / 12, -1 / 720, 1 / 30_240, -1 / 1_209_600)
 
 
@@ -120,7 +121,7 @@ class Schedule(Budget):
         return self.replace(total_epsilon=float(self.total_epsilon * factors[client]), law=None)
 
     def spent(self, participations: Array) -> Array:
-        """Return the sum of eps_1, ..., eps_n. Override it if 1 - remaining loses small shares."""
+        """Return the sum of eps_1, ..., eps_n. Override this if 1 - remaining is inaccurate."""
         return self.total_epsilon * (1 - self.remaining(participations))
 
     def at_least_something(self, epsilon: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Gaussian mechanism for whole updates, its noise calibration, and the normal distribution.
+"""Gaussian mechanism for whole updates, its noise calibration, and normal tail functions.
 
 Normal probabilities are computed in log space, because small ones underflow in float32.
 """
@@ -18,7 +18,7 @@ from pause_jax.rng import draws
 
 BISECTION_STEPS = 40
 NEWTON_STEPS = 8
-# Cap on epsilon. The cap adds noise, and a larger epsilon guarantees nothing in practice anyway.
+# Cap on epsilon. A capped epsilon requires more noise, so the guarantee still holds.
 MAX_EPSILON = 1e4
 # In float32, the multiplier has a relative error below 2e-4 for epsilon >= 0.01 and delta >= 1e-9.
 # This margin keeps the multiplier from being too small.
@@ -93,7 +93,7 @@ def gaussian_multiplier(epsilon: Array, delta: Array | float) -> Array:
         return jnp.where(small, middle, low), jnp.where(small, high, middle)
 
     # At the upper end, even the total variation distance, about 0.4 / t, is below delta. At the
-    # lower end, two inputs are distinguishable even for the largest epsilon.
+    # lower end, the noise is too small even for the largest epsilon.
     low = jnp.full_like(epsilon, jnp.log(1e-3))
     high = jnp.zeros_like(epsilon) + jnp.maximum(jnp.log(0.5 / delta), 0.0)
     return MARGIN * jnp.exp(jax.lax.fori_loop(0, BISECTION_STEPS, halve, (low, high))[1])

@@ -21,8 +21,8 @@ from pause_jax.rng import draws
 UNITS = ("coordinate", "update")
 
 
-# Privacy losses of n releases of one client. ``Mechanism.privacy_loss`` returns one of these types,
-# and ``analysis.ledger`` composes the releases.
+# Privacy losses of n releases of one client. ``Mechanism.privacy_loss`` returns one of the types
+# below, and ``analysis.ledger`` composes the releases.
 
 
 class LaplaceLoss(NamedTuple):
@@ -41,10 +41,7 @@ class GaussianLoss(NamedTuple):
 
 
 class WorstLoss(NamedTuple):
-    """Privacy loss of randomised response, the worst (eps_i, delta)-LDP mechanism.
-
-    Kairouz, Oh and Viswanath 2015.
-    """
+    """Privacy loss of randomised response, the worst case (Kairouz, Oh and Viswanath 2015)."""
 
     epsilon: Float[Array, " n"]  # eps_i > 0
     delta: Float[Array, ""] | float = 0.0  # delta of each release; 0 for a pure mechanism
@@ -146,12 +143,12 @@ class Budgeted(Mechanism):
 
 
 class PerCoordinateLaplace(Budgeted):
-    """Mechanism of the papers, with Laplace(Delta / eps) noise on coordinates clamped to +-Delta/2.
+    """Mechanism of PAUSE, with Laplace(Delta / eps) noise on coordinates clamped to +-Delta/2.
 
     Formal guarantees:
       Unit: a single coordinate of one release; pure eps_i-LDP, replace-one. Two clamped values of a
       coordinate differ by at most Delta. The whole update of d coordinates is only d * eps_i-LDP
-      (basic composition), so multiply eps_i by d before you quote it.
+      (basic composition), so quote d * eps_i for a whole update.
 
     Attributes:
       sensitivity: Delta, width of the clamping interval (the authors' ``delta_f``).

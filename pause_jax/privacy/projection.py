@@ -45,8 +45,8 @@ class Projected(Mechanism):
       only k numbers.
 
     The release is unbiased if the projected norm is below the bound C of ``inner``. Longer
-    projections are clipped, which shortens an update of norm C by about 0.28 C / sqrt(k). This is
-    the Fast ProjUnit of Asi, Feldman, Nelson, Nguyen and Talwar 2023 (arXiv 2306.04444).
+    projections are clipped, which shortens an update of norm C by about 0.28 C / sqrt(k). With
+    the default ``inner``, the mechanism follows Fast ProjUnit (Asi et al. 2023, arXiv 2306.04444).
 
     Attributes:
       inner: mechanism that privatizes the projection and defines the budget.
@@ -101,6 +101,6 @@ class Projected(Mechanism):
         return (signs * walsh_hadamard(spread))[: update.size]
 
     def noise_power(self, epsilon: Array, dimension: int) -> Array:
-        """Return the noise power of ``inner`` mapped back, excluding the projection error."""
+        """Return the noise power after mapping back, excluding the projection error."""
         kept = min(self.dimension, padded_size(dimension))
         return dimension / kept * self.inner.noise_power(epsilon, kept)

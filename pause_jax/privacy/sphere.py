@@ -1,7 +1,7 @@
-"""Mechanisms for vectors of bounded L2 norm. They release a random direction near the true one.
+"""Mechanisms for updates of bounded L2 norm, which randomise the direction of the update.
 
 For epsilon 8 and 50,890 parameters, the error of PrivUnitG is 1/10 of the error of the Gaussian
-mechanism, and 1/30,000 of the error of Laplace noise with an L1 clip that keeps unit vectors.
+mechanism, and 1/30,000 of the error of Laplace noise whose L1 clip preserves L2 unit vectors.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def best_cap(epsilon: Array) -> Cap:
 def priv_unit_g(key: Array, unit: Array, epsilon: Array) -> Array:
     """Draw an unbiased release, float [d], of the unit vector ``unit``, float [d].
 
-    Asi, Feldman and Talwar 2022 (arXiv 2201.10407). The guarantee holds only if ``unit`` has
+    Asi, Feldman and Talwar 2022 (arXiv 2205.02466). The guarantee holds only if ``unit`` has
     Euclidean norm 1. ``epsilon`` is a scalar > 0.
     """
     along_key, inside_key, around_key = jax.random.split(key, 3)
@@ -83,9 +83,9 @@ class PrivUnitG(WholeUpdate):
     Formal guarantees:
       Unit: the whole update of one release; pure eps_i-LDP, replace-one. The guarantee holds for
       any two unit vectors and involves no sensitivity. Asi, Feldman and Talwar 2022 (arXiv
-      2201.10407).
+      2205.02466).
 
-    The clipped update is extended by one coordinate to length C, and then divided by C to become a
+    The clipped update is extended by one coordinate to norm C, and then divided by C to become a
     unit vector. The release is an unbiased estimate of the clipped update.
     """
 
@@ -93,7 +93,7 @@ class PrivUnitG(WholeUpdate):
     summary: ClassVar[str] = "clip the update to L2 norm C, PrivUnitG (pure, near-optimal error)"
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
-        # Clip after the division, because rounding could leave the norm above 1.
+        # Clip after the division, whose rounding could otherwise leave the norm above 1.
         inside = clip_l2(update / self.clip_norm, 1.0)
         last = jnp.sqrt(jnp.maximum(0.0, 1 - inside @ inside))
         unit = jnp.append(inside, last)

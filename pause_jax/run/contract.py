@@ -1,7 +1,7 @@
 """Warnings about broken contracts of custom parts, and about models that became non-finite.
 
-Compiled code cannot raise, so a run records which rules were broken. Runs without a custom policy
-or latency model skip these checks, because tests cover the library's parts.
+Compiled code cannot raise exceptions, so a run records which rules were broken. Runs with a
+built-in policy and latency model skip these checks, because the library's tests cover them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RULES = (
     "the policy chose a client twice",
     "the policy chose a client that does not exist",
     "the policy gave a weight to a client that was not available",
-    "the policy's weights are not finite and >= 0",
+    "the policy's weights are negative or not finite",
     "the policy's weights do not sum to one",
     "a latency is not finite",
     "a latency is below min_latency",
@@ -77,7 +77,7 @@ class NotFinite(UserWarning):
 
 
 def finding(rounds: Any, rules: Any) -> str:
-    """Describe the earliest broken contract over a config's seeds; return "" if there is none.
+    """Describe the earliest broken rules among a config's seeds; return "" if no rule was broken.
 
     ``rounds`` and ``rules`` are the two ``RECORDED`` quantities, with one entry per seed.
     """
@@ -92,7 +92,7 @@ def finding(rounds: Any, rules: Any) -> str:
 
 
 def not_finite(rounds: Any) -> str:
-    """Describe non-finite models from ``NONFINITE`` of each seed; return "" if all are finite."""
+    """Report how many seeds have a non-finite model, and from which round; return "" if none do."""
     each = np.ravel(rounds)
     bad = each[each > 0]
     if not bad.size:

@@ -43,7 +43,7 @@ class Watch:
     """Hooks for the driver. The defaults are for single runs, which are never saved or resumed."""
 
     def calling(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context manager for one step call. The call may trigger a compilation."""
+        """Return a context manager for one call of a step. The call may trigger compilation."""
         return telling()
 
     def resumed(
@@ -104,7 +104,7 @@ def drive(runs: Runs, watch: Watch) -> tuple[Result, Record]:
 
 @contextlib.contextmanager
 def _calling(watch: Watch) -> Iterator[None]:
-    """Disable JAX's NaN check during a step call, because NaN marks missing values.
+    """Disable JAX's NaN check during a step, because NaN marks missing values.
 
     For example, the accuracy is NaN in rounds without an evaluation.
     """
@@ -123,8 +123,8 @@ def _check_finite(state: State) -> None:
     if rounds.any():
         raise FloatingPointError(
             f"round {rounds[rounds > 0].min()}: the model is not finite (jax_debug_nans is on). "
-            "Without jax_debug_nans, the run finishes and first_nonfinite_round of the result "
-            "reports this round."
+            "Disable jax_debug_nans to finish the run and record this round in the result as "
+            "first_nonfinite_round."
         )
 
 

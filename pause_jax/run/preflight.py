@@ -76,7 +76,7 @@ def checked_keys(keys: Array) -> Array:
         if before != place:
             raise ConfigError(
                 f"keys[{place}] equals keys[{before}]: keys must differ, because equal runs make "
-                "errors look too small. Make them with jax.random.split(jax.random.key(0), S)."
+                "standard errors too small. Make them with jax.random.split(jax.random.key(0), S)."
             )
     return keys
 
@@ -94,7 +94,7 @@ def checked_devices(devices: Sequence[jax.Device] | None) -> list[jax.Device]:
     if not listed or len(set(listed)) < len(listed) or not are_devices:
         raise ConfigError(
             f"devices = {shown(devices)}: must be a list of distinct JAX devices, such as "
-            "jax.devices()[:1]. Remove devices to use the default."
+            "jax.devices()[:1]. Omit devices to use the default."
         )
     return listed
 
@@ -133,8 +133,8 @@ def execution_of(client_batch: int | None, mesh: Mesh | None = None) -> Executio
 def client_ids(config: SimConfig, data: Any) -> tuple[str, ...]:
     """Return the ids of clients 0, ..., K - 1.
 
-    Clients are numbered in the natural order of their ids, in the data and in each file. The number
-    k therefore refers to the same client everywhere if the first K ids agree.
+    The data and each file number clients in the natural order of their ids. Client k is therefore
+    the same client everywhere if the first K ids agree.
 
     Returns:
       Client ids. Empty if the ids are 0, 1, ..., if neither the data nor a file has ids, or if
@@ -211,10 +211,10 @@ def check_size(config: SimConfig, data: Any, quantities: Quantities, num_runs: i
 
 
 def warn_if_far(min_latency: ArrayLike, fastest: ArrayLike) -> None:
-    """Warn if ``min_latency`` is far below the ``fastest`` client's expected latency, in seconds.
+    """Warn if ``min_latency`` is far below ``fastest``, both in seconds; do nothing in a trace.
 
-    All speeds (``min_latency`` / latency) are then close to 0, while exploration bonuses are about
-    1. A typical cause is latencies in milliseconds. The check is skipped within a trace.
+    ``fastest`` is the fastest client's expected latency. A far smaller ``min_latency``, often due
+    to latencies in milliseconds, makes speeds negligible compared with exploration bonuses.
     """
     if isinstance(fastest, jax.core.Tracer):
         return
@@ -225,13 +225,13 @@ def warn_if_far(min_latency: ArrayLike, fastest: ArrayLike) -> None:
             f"latency.min_latency = {least[far[0]]:g}: is far below the {fastest[far[0]]:.3g} s "
             "of the fastest client, so all speeds are near 0 and policies hardly learn. Use "
             "seconds for all latencies, and set latency.min_latency slightly below the fastest "
-            "client.",
+            "client's latency.",
             stacklevel=3,
         )
 
 
 def warn_if_cut(config: SimConfig, sizes: Array) -> None:
-    """Warn if ``max_steps`` cuts the work of the largest client. ``sizes`` are in samples."""
+    """Warn if ``max_steps`` cuts the largest client's training short. ``sizes`` are in samples."""
     if config.learning is None:
         return
     largest = int(np.max(sizes))

@@ -27,12 +27,13 @@ from pause_jax.run.rounds.horizon import Length, length_of
 from pause_jax.run.rounds.loop import advance, init
 from pause_jax.run.rounds.state import State
 
-# Possible values of ``ProgramSpec.room``. A run uses the smallest with at most CALLS calls.
+# Standard values of ``ProgramSpec.room``. A run uses the smallest room that needs at most CALLS
+# calls, unless it has custom parts or its record would exceed MOST_ROOM.
 ROOMS = tuple(256 * 16**n for n in range(5))
 CALLS = 20
-# Maximum record size in bytes at which a room may exceed the number of rounds per call.
+# Maximum size in bytes of the record of a standard room.
 MOST_ROOM = 16 * 2**20
-# Maximum cohort size x update size for which a run takes less time than its compilation.
+# Maximum product of cohort and update size for which compilation takes longer than the run.
 SMALL = 20_000
 # Partition specs of arguments with a leading run axis, and of arguments shared by all runs.
 RUN, SAME = PartitionSpec("run"), PartitionSpec()
@@ -97,7 +98,7 @@ def plain_steps(quantities: Quantities, execution: Execution | None, any_length:
 
 
 def _in_float32(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a step to use float32 matrix products. ``Execution`` overrides it in training."""
+    """Wrap a step to use float32 matrix products, except in training (see ``Execution``)."""
 
     @functools.wraps(step)  # profiles and the cache name programs after their functions
     def precise(*arguments: Any) -> Any:
@@ -211,7 +212,7 @@ def compiled_steps(
 def _over_devices(
     mesh: Mesh | None, step: Callable[..., Any], *specs: PartitionSpec
 ) -> Callable[..., Any]:
-    """Distribute a step's runs over the devices of a mesh; without a mesh, return the step.
+    """Distribute a step's runs over a mesh; without a mesh, return the step unchanged.
 
     The devices do not communicate. A device with several runs vmaps the step.
     """

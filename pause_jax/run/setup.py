@@ -207,7 +207,7 @@ def _expected(model: Latency, num_clients: int) -> tuple[Array, Array]:
 
 
 def world_of(config: SimConfig, latency_of: OfWork) -> World:
-    """Build the world of a config. :func:`latency_by_work` returns ``latency_of``."""
+    """Build the world of a config, with ``latency_of`` from :func:`latency_by_work`."""
     num_clients = config.num_clients
     trace = config.availability_trace
     law = work_law(config)

@@ -97,7 +97,7 @@ def _runs_of(plan: SweepPlan, group: int) -> Callable[[int], tuple[Runs, SimConf
     segments = [put(spec.segment(configs, int(part[0]), len(part)), SAME) for part in parts]
 
     def runs_of(first: int) -> tuple[Runs, SimConfig]:
-        # Pad the last chunk with copies of its final run, to reuse the program of other chunks.
+        # Pad the last chunk with copies of its final run, to reuse the program of full chunks.
         run = np.minimum(np.arange(first, first + chunking.batch), chunking.num_runs - 1)
         run_configs = jax.tree.map(lambda x: x[run // len(plan.keys)], configs)
         key = put(key_data[run % len(plan.keys)], RUN)

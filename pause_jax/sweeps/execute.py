@@ -35,8 +35,8 @@ class SweepInterrupted(RuntimeError):  # noqa: N818, as KeyboardInterrupt
     """Error raised when a sweep stops early.
 
     Attributes:
-      finished: dataset of all completely finished configs or, without such a config, of all
-        finished runs. None if no run has finished.
+      finished: dataset of all completely finished configs or, if there are none, of all finished
+        runs. None if no run has finished.
     """
 
     def __init__(self, message: str, finished: xr.Dataset | None):
@@ -61,7 +61,7 @@ def sweep(
     """Run every config with every key.
 
     Configs share one compilation if they differ only in traced numbers or, without custom parts,
-    in the number of rounds. Different built-in policies also share one, unless they differ in
+    in the number of rounds. Built-in policies also share a compilation, unless they differ in
     cohort size or ``releases``, or set ``alone``. Runs use all devices and CPU cores.
 
     Each row of the result equals ``simulate(config, key)`` up to rounding. If two cohorts are

@@ -51,8 +51,8 @@ def labelled(plan: SweepPlan, chunks: Mapping[Chunk, Rows]) -> tuple[xr.Dataset 
     """Label the finished chunks of a sweep.
 
     Returns:
-      (dataset, progress in words). The dataset contains all completely finished configs or, without
-      such a config, all finished runs. It is None if no run has finished.
+      (dataset, progress in words). The dataset contains all completely finished configs or, if none
+      is, all finished runs. It is None if no run has finished.
     """
     finished = _by_config(plan, chunks)
     num_seeds = len(plan.keys)
@@ -105,7 +105,7 @@ def _dataset(
     finished: Mapping[str, FinishedConfig],
     quantities: Quantities,
 ) -> xr.Dataset:
-    """Concatenate the configs' datasets along ``config``, and pad datasets of smaller size."""
+    """Concatenate the configs' datasets along ``config``, and pad smaller datasets."""
     import xarray as xr  # takes a second to import, because of pandas
 
     data = xr.concat(

@@ -45,7 +45,7 @@ from pause_jax.sweeps import provenance
 
 # Maximum number of configs in a grid or of trials in a search.
 MOST = 10_000
-# Maximum segments per run. Progress, interrupts and checkpoints are handled after each segment.
+# Maximum number of segments per run. After each segment, a run can save a checkpoint or stop.
 SEGMENTS = 20
 # Maximum memory of the clients that train concurrently in a thread, in bytes. Runs that need more
 # memory exceed a core's cache, and are faster one after another than side by side.
@@ -309,7 +309,7 @@ def _sharing_policies(groups: list[list[PreparedConfig]]) -> list[list[PreparedC
 
 
 def _family(config: SimConfig, data: Any) -> Any:
-    """Return a key shared by all configs that can share a program; None if this one cannot."""
+    """Return a key, equal for all configs that can share a program; None if ``config`` cannot."""
     policy = config.policy
     if type(policy) not in POLICIES or policy.alone:
         return None

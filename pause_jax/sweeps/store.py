@@ -52,7 +52,7 @@ class Store:
 
     Attributes:
       plan: plan of the sweep, split into the same chunks as when the store was created.
-      failed: message of the first write error, which disables further writes; empty without one.
+      failed: message of the first write error, which disables further writes; otherwise empty.
     """
 
     def __init__(self, folder: pathlib.Path, plan: SweepPlan):
@@ -130,7 +130,7 @@ class Store:
         try:
             arrays = load_arrays(path.read_bytes())
             if arrays.pop("made_by") != self._fingerprint:
-                raise ValueError("chunk of another sweep")
+                raise ValueError("chunk of a different sweep")
             return Rows(
                 epsilon_unit=str(arrays.pop("epsilon_unit")),
                 num_parameters=int(arrays.pop("num_parameters")),
@@ -202,13 +202,13 @@ class Checkpoint:
             like, structure = jax.tree.flatten((state, shapes(segments)))
             leaves = [_placed(saved[f"{i:04}"], leaf) for i, leaf in enumerate(like)]
         except (OSError, LookupError, ValueError) as error:
-            LOG.warning("%s: is damaged (%s). Ignoring the checkpoint.", self._path, error)
+            LOG.warning("%s: is damaged (%s). Deleting the checkpoint.", self._path, error)
             self._path.unlink(missing_ok=True)
             return None
         return Point(segments, *jax.tree.unflatten(structure, leaves))
 
     def save_if_due(self, point: Point) -> None:
-        """Save ``point`` unless the last checkpoint is younger than ``SAVE_EVERY``."""
+        """Save ``point`` if at least ``SAVE_EVERY`` seconds have passed since the last save."""
         if time.monotonic() - self._last >= SAVE_EVERY:
             self.save(point)
 

@@ -559,5 +559,5 @@ def test_damaged_checkpoint_is_ignored(tmp_path, monkeypatch, caplog):
         harm.setattr(archive, "digest_of", lambda _: np.zeros(32, np.uint8))
         middle.save(point)
     assert restored() is None
-    assert "is damaged (checksum mismatch). Ignoring the checkpoint." in caplog.text
+    assert "is damaged (checksum mismatch). Deleting the checkpoint." in caplog.text
     assert not list(tmp_path.glob("checkpoint-*"))

@@ -1,7 +1,7 @@
 """Slots of an asynchronous server, which hold the clients in flight and the buffered answers.
 
-A client is in flight from start to answer. Its slot is freed at the server step after the answer.
-Times are in seconds since the last server step, because float32 loses precision in long runs.
+A client is in flight from its start to its answer. The next server step frees its slot. Times are
+in seconds since the last server step, because float32 is inaccurate for long absolute times.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Slots(NamedTuple):
       version: int32 >= 1, server step in which the client started. The client trains the model that
         the previous step produced.
       peers: int32, number of clients that started together, including this client.
-      sends: bool, whether the client sends an update; False for a drop-out or a spent budget.
+      sends: bool, whether the client sends an update (no drop-out, and budget not spent).
       latency: float, seconds from start to answer.
       finish: float, time of the answer, in seconds since the last server step.
     """
@@ -114,7 +114,7 @@ class Step(NamedTuple):
     """Details of a server step, for the recorded quantities.
 
     Attributes:
-      decision: int32, number of the step's first policy decision, from 1.
+      decision: int32, number of the step's first policy decision, starting at 1.
       staleness: int32 [B], see ``Buffer``.
       finish: float [B], times of the answers, in seconds since the last step.
     """
@@ -150,7 +150,7 @@ def nobody(config: SimConfig, plan: Plan, updates: Any) -> Flight:
 
 
 def started(slots: Slots, active: Array, values: dict[str, Array]) -> Slots:
-    """Put a group's active clients in free slots. ``values`` holds their fields, [O] or scalar."""
+    """Put a group's active clients in free slots, with fields ``values``, each [O] or scalar."""
     # The j-th client of the group gets the j-th free slot. An inactive client leaves its slot free.
     free = jnp.argsort(slots.occupied, stable=True)[: active.shape[0]]
     values = {**values, "occupied": jnp.asarray(True), "answered": jnp.asarray(False)}
@@ -173,7 +173,7 @@ def next_answer(slots: Slots) -> tuple[Slots, Array]:
 
 
 def paced_step(config: SimConfig, flight: Flight, slots: Slots, now: Array) -> Array:
-    """Return the time in seconds at which the pace ends the step (infinity if never)."""
+    """Return the time in seconds at which ``pace`` ends the step (infinity if it does not)."""
     pace = clock_of(config).pace
     if flight.last is None or pace is None:  # neither or both are None
         return jnp.asarray(jnp.inf)
@@ -219,7 +219,7 @@ def buffer_of(config: SimConfig, plan: Plan, slots: Slots, number: Array) -> Buf
 
 
 def after_step(flight: Flight, seconds: Array) -> Flight:
-    """Free the answered slots, and return the flight state after a step of ``seconds``."""
+    """Free the answered slots, and return the flight state after a step that took ``seconds``."""
     slots = flight.slots
     last = flight.last
     under_way = slots.under_way

@@ -1,6 +1,6 @@
 """Events within a server step: clients answer, and the policy starts other clients.
 
-Each iteration of the loop in ``play_events`` handles one decision or answer. Clients train later.
+Each iteration of the loop in ``play_events`` handles one decision or answer. Training comes later.
 """
 
 from __future__ import annotations
@@ -142,7 +142,8 @@ def decide(setup: Setup, before: State, events: Events, number: Array) -> Events
     conditions = conditions._replace(
         available=conditions.available.at[engaged].set(False, mode="drop")
     )
-    answers = ask(setup, now, conditions, round_keys, decision)  # no query, see `init`
+    # `ask` sends no query, because `init` rejects policies with queries.
+    answers = ask(setup, now, conditions, round_keys, decision)
     selection, info = select(setup, answers, conditions, decision)
     clients = selection.clients
     active = selection.active
@@ -195,7 +196,7 @@ def _report(setup: Setup, before: State, events: Events, number: Array) -> Event
 
 
 def heard(setup: Setup, before: State, events: Events, buffer: Buffer, trained: Trained) -> Any:
-    """Let the policy observe the answers that were not yet reported, and return its new state."""
+    """Report new answers to the policy, and return the new state of the policy."""
     server_loss = setup.learner.server_loss
     if server_loss is not None:
         server_loss = functools.partial(server_loss, before.learning, trained.released)

@@ -65,7 +65,7 @@ def play(
     """Play server step ``number`` >= 1, and return (state, record).
 
     Clients that start in this step train the model that the previous step produced. ``step_keys``
-    are for training and noise. Policy, latency and availability use the keys of their decision.
+    are used for training and noise. Each decision has separate keys for its random draws.
     """
     assert before.flight is not None
     events = play_events(setup, before, number)
@@ -156,7 +156,7 @@ def train(
         )
 
     flight = before.flight._replace(slots=slots, decisions=events.decisions)
-    # Several cohorts start only in the first step, or after a shortage of clients left slots free.
+    # More than one cohort starts only in the first step, or after a shortage of clients.
     cohorts = -(-jnp.sum(_new(slots, number)) // plan.cohort)
     clients, flight = lax.fori_loop(0, cohorts, train_cohort, (learning.clients, flight))
     return learning._replace(clients=clients), flight
@@ -168,7 +168,7 @@ def average(
     """Average the buffered updates, and return (learner's state, buffered losses and updates).
 
     As in a synchronous round, the weights of missing updates are redistributed to the other
-    updates. Staleness factors are not normalised, so stale updates shrink the whole step.
+    updates. Staleness factors are not normalised, so stale updates make the step smaller.
     """
     assert setup.learner.deferred is not None
     clock = clock_of(setup.config)

@@ -50,7 +50,7 @@ def query_seconds(r: Round) -> Array:
 def clock(r: Round) -> Array:
     """Clock at the end of each round, in simulated seconds.
 
-    The exact sum of all durations is rounded once to float32. The clock stops at 1e18 seconds.
+    The sum of all durations has an error of about one float32 rounding. It stops at 1e18 seconds.
     """
     return r.after.clock
 
@@ -117,7 +117,7 @@ def reward(r: Round) -> Array:
 
 @quantity("round")
 def genie_reward(r: Round) -> Array:
-    """Realised reward of the genie's cohort after the same history; NaN if not tracked."""
+    """Realised reward of the genie's cohort, given the run's earlier rounds; NaN if not tracked."""
     return r.score.genie_reward
 
 
@@ -190,7 +190,7 @@ def broken_rules(run: Run) -> Array:
     return run.state.health.broken_rules
 
 
-# Recorded by default, in this order.
+# Quantities recorded by default, in this order.
 QUANTITIES: dict[str, Quantity] = {
     name: each for name, each in globals().items() if isinstance(each, Quantity)
 }
@@ -213,7 +213,7 @@ def took(r: Round) -> Array:
 
 
 def _finish(r: Round) -> Array:
-    """Return the seconds from the last step to each answer, [slot]; NaN for an empty slot."""
+    """Return the seconds from the round's start to each answer, [slot]; NaN for an empty slot."""
     finish = r.query_seconds + took.value(r) if r.step is None else r.step.finish
     return jnp.where(r.selection.active, finish, jnp.nan)
 
@@ -226,7 +226,7 @@ def answered(r: Round) -> Array:
 
 @quantity("round")
 def in_flight(r: Round) -> Array:
-    """Total number of clients in flight when the server steps; 0 in synchronous rounds."""
+    """Total number of clients in flight at the end of a server step; 0 in synchronous rounds."""
     return jnp.asarray(0 if r.step is None else r.step.under_way, jnp.float32)
 
 
@@ -247,7 +247,7 @@ def useful(r: Round) -> Array:
     return jnp.sum(jnp.where(r.in_time, factor, 0.0))
 
 
-# Recorded by default if rounds overlap, otherwise only on request.
+# Quantities recorded by default if rounds overlap, otherwise only on request.
 STEP_QUANTITIES: dict[str, Quantity] = {
     each.name: each for each in (staleness, took, answered, in_flight, waiting, useful)
 }

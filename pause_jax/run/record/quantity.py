@@ -23,7 +23,7 @@ class Quantity(NamedTuple):
     """Recorded quantity, with the function that computes it and its metadata.
 
     Attributes:
-      name: attribute name in a ``Result``, and variable name in a sweep's data set.
+      name: attribute name in a ``Result``, and variable name in a sweep's dataset.
       value: function that computes the value, from a :class:`Round` if the first dimension is
         ``round`` (every round) or ``eval_round`` (evaluated rounds), otherwise from a :class:`Run`.
       dims: dimension names: ``round``, ``eval_round``, ``client``, ``slot`` or custom names.

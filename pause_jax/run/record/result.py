@@ -1,6 +1,6 @@
 """Result of a run, and the functions that record its quantities.
 
-The attributes of :class:`Result` and the variables of a sweep's data set, with their documentation,
+The attributes of :class:`Result` and the variables of a sweep's dataset, with their documentation,
 are generated from the quantities. ``quantities.py`` defines the built-in quantities.
 """
 
@@ -47,13 +47,13 @@ class Result(PyTree):
       config: config of the run.
       values: dict from names to recorded quantities.
       eval_rounds: int32 [E], rounds after which the model was evaluated. If ``max_seconds`` ended
-        the run, the last played round replaces the next planned round, and later entries are -1.
+        the run, the entry for the next evaluation is the last played round. Later entries are -1.
       variables: final model (Flax variables), with untrained weights in the collection ``frozen``;
         None without learning.
       epsilon_unit: unit that the budgets protect: ``coordinate`` (one coordinate of an update),
         ``update`` (a whole update) or ``none``.
       num_parameters: d, number of entries in an update; 0 without learning.
-      unnoised: names of data, except sizes and latencies, that clients send without noise: model
+      unnoised: names of data that clients send without noise, except sizes and latencies: model
         entries outside ``params`` (batch statistics, ``clear`` weights) and losses that the policy
         reads. The ledger also lists the updates of ``NoPrivacy``.
       client_ids: ids of clients 0, ..., K - 1 in the data or in files of the config. Empty if
@@ -92,7 +92,7 @@ Result.__doc__ = (Result.__doc__ or "").replace(
     "{quantities}", "\n".join(map(described, QUANTITIES.values())).replace("\n", "\n    ")
 )
 
-# Names reserved for fields of a result and for coordinates of a sweep's data set.
+# Names reserved for fields of a result and for coordinates of a sweep's dataset.
 RESERVED = ("config", "values", "eval_rounds", "variables", "replace", "epsilon_unit",
             "num_parameters", "unnoised", "client_ids", "client_id", "seed", "key", "word",
             "config_toml", "data_digest", *DIMENSIONS)  # fmt: skip
@@ -139,7 +139,7 @@ def check_client_scores(quantities: Quantities, learners: Sequence[Learner]) -> 
             )
         if name not in known:
             raise ConfigError(
-                f"record: {name!r} is not a client metric.{nearest(name, known)} The task has "
+                f"record: {name!r} is not a client metric.{nearest(name, known)} Use one of "
                 f"{', '.join(dict.fromkeys(known))}."
             )
 
@@ -156,8 +156,8 @@ def chosen(record: Iterable[str | Quantity] | None) -> Quantities:
         raise ConfigError(f"record = {record!r}: must be a tuple of names. Use ({record!r},).")
     if not isinstance(record, Iterable) or not (record := tuple(record)):
         raise ConfigError(
-            f"record = {shown(record)}: must have at least one quantity. Remove record to record "
-            "everything."
+            f"record = {shown(record)}: must have at least one quantity. Omit record to record the "
+            "default quantities."
         )
     found: dict[str, Quantity] = {}
     known = QUANTITIES | STEP_QUANTITIES

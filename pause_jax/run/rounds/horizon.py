@@ -45,7 +45,7 @@ def evaluated_at(config: SimConfig, played: Any) -> Any:
     """Return the rounds after which the model was evaluated, int32 [E].
 
     If ``max_seconds`` ended the run after ``played`` rounds, the last played round replaces the
-    next planned round of :func:`evaluated_rounds`. Later entries are -1.
+    next round in :func:`evaluated_rounds`. Later entries are -1.
     """
     planned = evaluated_rounds(config).astype(np.int32)
     reached = (np.append(0, planned[:-1]) < played).astype(np.int32)

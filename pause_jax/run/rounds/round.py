@@ -92,7 +92,7 @@ def observe_world(
 class Answers(NamedTuple):
     """Policy state and query counts after the policy's query, and the key for the choice.
 
-    ``seconds`` is the time spent on the query. ``reached`` marks clients that received the model.
+    ``seconds`` is the duration of the query. ``reached`` marks clients that received the model.
     """
 
     choice_key: Key[Array, ""]
@@ -189,9 +189,9 @@ def close_round(
 def arrival_of(config: SimConfig, latency: Array, active: Array, answering: Array) -> Arrival:
     """Apply the config's ``wait_for`` and ``deadline`` to the latencies of a cohort.
 
-    If both are None, the round lasts as long as its slowest client takes, PAUSE (3). Clients that
-    send nothing count too, because the server notices their silence only when an answer is due.
-    ``answering`` marks the active clients that send an update, however late.
+    If both are None, the round ends when the slowest client has finished, PAUSE (3). Clients that
+    send nothing count too, because the server cannot know earlier that no update will arrive.
+    ``answering`` marks the active clients that send an update, in time or late.
     """
     end = jnp.max(jnp.where(active, latency, 0.0))
     if config.wait_for is not None:
@@ -221,7 +221,7 @@ def only_received(selection: Selection, received: Array) -> Selection:
 
 
 class Learned(NamedTuple):
-    """Outcome of the training in a round; ``stale`` is None if late updates are lost."""
+    """Outcome of training in a round; ``stale`` is None if late updates are lost."""
 
     learning: LearnerState
     trained: Trained

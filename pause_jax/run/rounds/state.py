@@ -55,7 +55,7 @@ class State(NamedTuple):
       learning: state of the learner, including the partition and the model.
       counts: int32 [K], rounds in which each client took part. They determine the spent budget.
       queried: int32 [K], rounds in which each client answered a query of the policy.
-      clock: scalar, simulated seconds, the sum of all durations rounded once to float32.
+      clock: scalar, simulated seconds, the compensated sum of all durations.
       clock_rest: scalar, rounding error of ``clock``, in seconds.
       stale: late updates to average in the next round; None if late updates are lost.
       flight: clients in flight and buffered answers if rounds overlap, otherwise None.
@@ -79,11 +79,11 @@ class Score(NamedTuple):
     """Realised rewards of the cohort and of the genie's cohort, and the regret of a round.
 
     Attributes:
-      regret: C^G(genie) - C^G(cohort), PAUSE (10), signed. The genie chooses m clients, or all
-        available clients if they are fewer. A cohort of this size has a regret >= 0 up to rounding
-        (1e-6 of the two values). The genie's cohort has a regret of exactly 0. The regret of a
-        smaller cohort can be negative, because its slowest client may be faster and its sum omits
-        negative terms of g. FedCS and sampling with replacement may leave slots empty.
+      regret: C^G(genie) - C^G(cohort), PAUSE (10), signed. The genie chooses m clients, or fewer
+        if fewer are available. A cohort of this size has a regret >= 0 up to rounding (1e-6 of the
+        two values). The genie's cohort has a regret of exactly 0. The regret of a smaller cohort
+        can be negative, because its slowest client may be faster and its sum omits negative terms
+        of g. FedCS and sampling with replacement may leave slots empty.
     """
 
     reward: Float[Array, ""]
@@ -101,9 +101,9 @@ def score(
     *,
     with_genie: bool,
 ) -> Score:
-    """Compute the reward and regret of a selection, given the participation counts before it.
+    """Compute the reward and regret of a selection from the participation counts before the round.
 
-    If ``with_genie`` is False, skip a slow search and set the genie's reward and regret to NaN.
+    If ``with_genie`` is False, skip the slow search, and set genie reward and regret to NaN.
     """
     m = context.num_selected
     remaining = context.privacy.budget.remaining(counts)
@@ -149,12 +149,12 @@ class Round:
       info: diagnostics of the choice.
       trained: losses and released updates of the cohort.
       in_time: bool [m], slots whose update was averaged in this round.
-      work: bytes and samples of each client in a round.
+      work: bytes transferred and samples processed by each client in a round.
       downloads: number of clients that received the model, for training or for a query.
       uploads: number of clients that sent an update, in time or late.
       seconds: duration of the round in seconds.
       query_seconds: part of ``seconds`` spent on the policy's queries.
-      step: details of a server step, in the same slots; None in a synchronous round.
+      step: details of a server step, with the slots of ``selection``; None if synchronous.
     """
 
     config: SimConfig
@@ -201,7 +201,7 @@ class Round:
 
     @functools.cached_property
     def client_metrics(self) -> dict[str, Array]:
-        """Metrics at each client, NaN in rounds without an evaluation. No client sends them."""
+        """Metrics on each client's held-out samples, NaN in rounds without an evaluation."""
         evaluate = self.learner.evaluate_clients
         assert evaluate is not None, "check_client_scores checks this"
         nan = jnp.full(self.config.num_clients, jnp.nan)
