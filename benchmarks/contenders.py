@@ -42,7 +42,7 @@ CONTENDERS = {
     "PyTorch loop": Contender("torch_loop", "torch", norms=True),
     "PyTorch channels_last": Contender("torch_loop", "torch", "channels_last", norms=True),
     "torch.func": Contender("torch_func", "torch", compiles=True),
-    "pfl": Contender("pfl_driver", "pfl", note="visits a client's samples in stored order"),
+    "pfl": Contender("pfl_driver", "pfl", note="trains on a client's samples in stored order"),
     "Flower": Contender(
         "flower",
         "flower",

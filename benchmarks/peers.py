@@ -22,24 +22,26 @@ _Started: TypeAlias = tuple[pathlib.Path, Contender]
 
 INTRO = """# Benchmarks
 
-Written by `make bench`; do not edit. The contenders of a table ran in one session and took turns,
-each in a separate environment, while the others were stopped. Times are medians over the turns, and
-ratios are medians of the turns' ratios. A round trains the next clients in cyclic order from the
-global model (float32, a fresh optimiser, one pass over the client's samples), and averages their
-updates. It has no privacy noise and no evaluation. The share of the matrix-product rate counts a
-round as three forward passes. For pause_jax, the time covers the whole call of `simulate`.
+`make bench` writes this page. Do not edit it. The programs in a table ran in one session and took
+turns, each in a separate environment, while the others were stopped. Times are medians over the
+turns, and ratios are medians of the ratios in each turn. In a round, the next clients in cyclic
+order train the global model (float32, a fresh optimiser, one pass over the client's samples). The
+server averages their updates. There is no privacy noise and no evaluation. The share of the
+matrix-product rate assumes that a round costs three forward passes. For pause_jax, the time covers
+the whole call to `simulate`.
 
-"start" is the wall-clock time of imports, data, compilation and the first run, which no other
-column includes. Two columns split the CPU time of the start, over all threads. "compiling" is the
-first run minus the median of the later runs, which covers tracing, compilation and other one-time
-work. The rest is imports, data and one run. torch.func compiles nothing, but is measured likewise.
-A dash marks other programs that compile nothing, or whose processes are not counted (Flower).
+"start" is the wall-clock time of imports, data, compilation and the first run. Times per round
+exclude it. Two columns split the CPU time of the start, summed over all threads. "compiling" is the
+first run minus the median of the later runs: tracing, compilation and other one-time work. The rest
+is imports, data and one run. torch.func compiles nothing, but is measured in the same way. In other
+rows, a dash means that the program compiles nothing, or that its CPU time was not measured
+(Flower).
 """
 SAME_INTRO = """## The same computation
 
-Every program trains one round from the same weights. All samples of a client are equal, so their
-order does not matter. W4 instead takes one SGD step on all samples of a client, because equal
-samples have no variance for batch norm.
+Every program trains one round from the same weights. All samples of a client are identical, so
+their order does not matter. W4 instead takes one SGD step on all samples of a client, because
+identical samples have no variance for batch norm.
 """
 
 

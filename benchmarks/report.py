@@ -96,7 +96,8 @@ def training(workload: str, measured: Mapping[str, Measured], missing: Mapping[s
     rate = measured.get(MATMUL_NAME)
     if rate and rate.values:
         gflops = statistics.median(rate.values) / 1e9
-        notes.append(f"Matrix product: {gflops:.0f} GFLOP/s (best of 512, 1024, 2048, float32).")
+        sizes = "float32; best of n x n matrices with n = 512, 1024 and 2048"
+        notes.append(f"Matrix product: {gflops:.0f} GFLOP/s ({sizes}).")
     title = f"### {workload}: {WORKLOADS[workload].summary}"
     return "\n".join([title, "", *table(head, rows), *[f"- {note}" for note in notes]])
 

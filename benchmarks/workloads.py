@@ -167,8 +167,8 @@ def first_weights(workload: Workload) -> Weights:
 def write_data(workload: Workload, path: pathlib.Path, *, one_sample_each: bool = False) -> None:
     """Write seeded random images and labels as uint8 and int32.
 
-    With ``one_sample_each``, all samples of a client are equal. Their order then does not matter,
-    and all contenders must obtain the same model.
+    With ``one_sample_each``, all samples of a client are identical. Their order then does not
+    matter, and all contenders must obtain the same model.
     """
     rng = np.random.default_rng(0)
     count = workload.clients * workload.samples

@@ -157,11 +157,11 @@ def pythons() -> Iterator[tuple[str, Path]]:
 
 HEAD = """# Compatibility
 
-Each row tests the wheel of this version in an empty environment. The test runs `pause-jax
---version`, 200 rounds of the bandit, and 20 rounds of `digits_small` with the default network and
-with a Flax `nnx` module. `make release-check` runs the tests and writes this page. **newest** has
-the versions that `pip install` chooses. **oldest** has the minimum versions in `pyproject.toml`, or
-the first versions with wheels for a newer Python.
+Each row is a test of this version's wheel in an empty virtual environment. The test runs `pause-jax
+--version`, 200 rounds without learning, and 20 rounds of `digits_small` with the default network
+and with a Flax `nnx` module. `make release-check` runs the tests and writes this page. **newest**
+rows use the versions that `pip install` chooses. **oldest** rows use the minimum versions in
+`pyproject.toml`, or the first versions with wheels for a newer Python.
 
 """
 
@@ -203,8 +203,8 @@ def page(tasks: list[tuple[str, Path, str]], found: list[dict[str, Any]]) -> str
     alike = "the same clients in all" if same else "different clients in some"
     return (
         HEAD + "\n".join(lines) + "\n\n"
-        "accuracy: %, after 20 rounds of the network and of the module. With one key, `pause` and\n"
-        f"`pause_thompson` chose {alike} of these environments.\n\n"
+        "accuracy: in %, after 20 rounds with the network and with the module. With the same key, "
+        f"`pause` and\n`pause_thompson` chose {alike} of these environments.\n\n"
         f"{platform.system()}, {platform.machine()}, CPU.\n"
     )
 

@@ -93,29 +93,28 @@ BSFL = (
 )  # fmt: skip
 HEAD = """# Reproduction
 
-Every figure and table of both papers that shows results has an experiment: a folder of
+Every figure and table of both papers that shows results has an experiment: a folder in
 `experiments/` with a README, a picture, its output (`output.txt`) and a verdict on each claim
-(`verdicts.jsonl`). `make experiment NAME=folder` runs it. Image experiments need `DATA_DIR=folder`,
-a folder of data sets prepared by tensorflow-datasets. To resume an interrupted experiment, run the
-same command again. Times are for 2 CPU cores.
+(`verdicts.jsonl`). `make experiment NAME=folder` runs it. Image experiments also need
+`DATA_DIR=folder`, a folder of data sets prepared by tensorflow-datasets. To resume an interrupted
+experiment, run the same command again. Times are for 2 CPU cores.
 
-One rule gives all verdicts (`experiments/common/claims.py`). The program of a figure lists its
-claims, their bounds and their targets, which do not depend on the runs. All intervals of a figure
-hold jointly with 95 % confidence (Bonferroni over its claims). The rule is newer than most runs, so
-we knew these runs when we set bounds that the papers do not give.
+One rule determines all verdicts (`experiments/common/claims.py`). The program of a figure lists the
+figure's claims with their bounds and targets, none of which depend on the runs. All intervals of a
+figure hold jointly with 95 % confidence (Bonferroni over its claims). The rule is newer than most
+runs, so we knew their results when we set bounds that the papers do not give.
 
 - **confirmed**: the whole interval satisfies the claim. **refuted**: no part of the interval does.
 - **open**: the interval contains a bound, or fewer than three seeds ran, or the verdict would hold
   only for nearly normal differences. Student's interval is too narrow for skewed differences, so a
   verdict must also hold for lognormal differences.
 - **not decidable here**: the interval contains a bound, with at least three seeds. If mean and
-  spread stay as measured, a power of 80 % would need more than 20 seeds. The evidence states this
-  number. The number of additional seeds is fixed in advance, whatever an interval shows.
-- **compatible**: a test that could have rejected the claim did not. This confirms nothing.
-- **holds**, **fails**: the number is computed exactly, without randomness.
+  spread stay as measured, a power of 80 % would need more than 20 seeds. The evidence states the
+  required number. The number of additional seeds is fixed in advance, regardless of the interval.
+- **compatible**: the claim passed a test that could have rejected it. A pass confirms nothing.
+- **holds**, **fails**: the claim was checked by an exact computation, without randomness.
 
-`tools/reproduction.py` writes this page.
-"""
+`tools/reproduction.py` writes this page."""
 PAPERS = {"PAUSE (Peleg et al., 2025)": PAUSE, "BSFL (Ben Ami et al., 2025)": BSFL}
 
 
