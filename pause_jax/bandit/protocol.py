@@ -11,12 +11,12 @@ from jaxtyping import Bool, Float, Int
 
 
 class Selection(NamedTuple):
-    """Cohort of a round and its aggregation weights.
+    """Cohort selected for a round, with its aggregation weights.
 
     Attributes:
       clients: int32 [m], distinct client numbers.
-      weights: float [m], aggregation weights, PAUSE (2). A weight of 0 marks an empty slot. Its
-        client does not take part, for example because fewer than m clients are available.
+      weights: float [m], aggregation weights, PAUSE (2). A weight of 0 marks an empty slot,
+        whose client does not take part, for example if fewer than m clients are available.
     """
 
     clients: Int[Array, " m"]
@@ -29,12 +29,12 @@ class Selection(NamedTuple):
 
 
 class Info(NamedTuple):
-    """Diagnostics of a selection, for the records only. Undefined entries are NaN.
+    """Diagnostics of a selection, used only in records. Undefined entries are NaN.
 
     Attributes:
       energy: energy of the cohort, PAUSE (18), computed by the search that selected it.
       optimality_gap: energy of the exact optimum minus ``energy``; 0 for exact searches.
-      acceptance_rate: share of annealing steps that accepted the proposed move.
+      acceptance_rate: fraction of annealing steps in which the proposed move was accepted.
     """
 
     energy: Float[Array, ""]
@@ -43,37 +43,37 @@ class Info(NamedTuple):
 
 
 def no_info() -> Info:
-    """Return diagnostics with only NaN entries, for a selection without a search."""
+    """Return all-NaN diagnostics, for a selection made without a search."""
     nan = jnp.asarray(jnp.nan)
     return Info(nan, nan, nan)
 
 
 class Observation(NamedTuple):
-    """Feedback from the selected clients, in the order of ``Selection.clients``.
+    """Feedback from the selected clients. Arrays [m] are in the order of ``Selection.clients``.
 
     Losses, updates and ``server_loss`` are None unless the policy declares them in
-    ``PolicyConfig.reads``. (Losses reveal data that the privacy mechanism does not protect.)
-    Without learning, both losses are 1, and updates have no entries.
+    ``PolicyConfig.reads``. (Losses are sent without noise, so they can reveal private data.)
+    Without learning, ``loss`` and ``square_loss`` are 1, and ``update`` has no entries.
 
-    With ``when_spent="drop"``, a client whose budget is spent takes part for its usual latency but
-    sends nothing. Its entry of ``received`` is False.
+    With ``when_spent="drop"``, a client whose budget is spent occupies its slot for its usual
+    latency but sends nothing. Its entry in ``received`` is False.
 
     Attributes:
-      latency: float [m], seconds that the server waited for each client. Finite but meaningless for
-        empty slots.
+      latency: float [m], seconds that the server waited for each client. The entries of empty
+        slots are finite but meaningless.
       loss: float [m], mini-batch loss averaged over the local steps. It is NaN for a client whose
         update does not arrive in time.
-      square_loss: float [m], mean squared loss over the samples of all local steps, each computed
-        with the model at the start of its step. It is NaN in the same cases as ``loss``.
-      update: float [m, d], flat updates as the server receives them, clipped and noised.
+      square_loss: float [m], mean squared loss over the samples of all local steps, computed with
+        the model before each step. It is NaN in the same cases as ``loss``.
+      update: float [m, d], flattened updates as received by the server, clipped and noised.
       received: bool [m], whether the client's losses and update arrived in time, True by default.
         Mask losses and updates with ``selection.active & observation.received``.
       available: bool [K], whether each client could be selected, True by default.
-      late: bool [m], whether the update is averaged in the next round, False by default.
+      late: bool [m], whether each update is late and enters the next average, False by default.
       clock: simulated time at the end of the round, seconds; NaN if the server has no clock.
-      server_loss: (aggregation weights [m]) -> loss on the server's validation samples, for the
-        model before the round plus the weighted updates. It is None without validation samples.
-      staleness: int [m], server steps from each client's start to the average; 0 without overlap.
+      server_loss: (aggregation weights [m]) -> validation loss of the sum of the model before the
+        round and the weighted updates; None if the server has no validation samples.
+      staleness: int [m], server steps from start to averaging; 0 if rounds do not overlap.
     """
 
     latency: Float[Array, " m"]
@@ -95,7 +95,7 @@ def store_active(table: Array, clients: Array, values: Array, active: Array) -> 
       table: [K, ...], one row per client.
       clients: int [m], distinct client numbers.
       values: [m, ...], new rows, or one scalar for all slots if rows are scalars.
-      active: bool [m], mask of the slots that receive new rows. Other rows do not change.
+      active: bool [m], mask of the slots whose clients get new rows. Other rows do not change.
 
     Returns:
       Updated table, [K, ...].

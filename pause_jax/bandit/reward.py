@@ -46,9 +46,9 @@ def generalization_reward(
 ) -> Float[Array, " K"]:
     """Compute the generalization reward g_k before round t, PAUSE (8) and BSFL (4).
 
-    The reward measures how under-used a client's data is. With x = m * share_k - T_k(t - 1) / t,
-    g_k = ``|x|^beta * sign(x)``. g_k is in [-1, 1] if no client holds more than 1 / m of the data.
-    T_k are the ``counts``, and share_k is d_k / sum(d) with d_k = quality * data size.
+    The reward measures how underused a client's data is. With x = m * share_k - T_k(t - 1) / t, g_k
+    = ``|x|^beta * sign(x)``. All g_k are in [-1, 1] if no share_k exceeds 1 / m. T_k are the
+    ``counts``, and share_k is d_k / sum(d), where d_k = quality * data size.
     """
     rate = counts.astype(share.dtype) / jnp.asarray(round, share.dtype)
     x = num_selected * share - rate
@@ -65,8 +65,8 @@ def marginal_generalization(
     """Compute each client's long-run gain in generalization reward from taking part more often.
 
     A client with participation rate s = T_k(t - 1) / t earns h(s) = s g(s) per round in the long
-    run, with g of :func:`generalization_reward`. For beta > 1, h is not concave near the fair share
-    m share_k. The result is the smallest derivative of h at rates up to s, so it never increases
+    run, for g of :func:`generalization_reward`. For beta > 1, h is not concave near the fair share
+    m share_k. The result is the smallest derivative of h at rates up to s. It never increases
     with s. Up to h's inflection point, it is ``|x|^(beta - 1) (x - beta s)``, x = m share_k - s.
     """
     rate = counts.astype(share.dtype) / jnp.asarray(round, share.dtype)
@@ -90,7 +90,7 @@ def additive_terms(
 ) -> Float[Array, "L K"]:
     """Return each client's additive terms in a cohort's energy, one row for g and one for p.
 
-    ``remaining`` is p = 1 - spent / total. For BSFL, ``remaining`` is None, and p has no row.
+    ``remaining`` is p = 1 - spent / total. For BSFL, ``remaining`` is None, and p is left out.
     """
     rows = [reward.alpha * generalization / num_selected]
     if remaining is not None:
@@ -121,7 +121,7 @@ def problem_of(
 
     ``index`` is the bound of PAUSE (13), or mu_k for the genie. ``remaining`` is p_k of PAUSE (7),
     or None for BSFL, which has no privacy term. The rows of ``terms`` are the weighted g and p.
-    For these terms and the realised speeds, :func:`cohort_value` is the reward, PAUSE (9).
+    For these terms and the realised speeds, :func:`cohort_value` returns the reward, PAUSE (9).
     """
     g = generalization_reward(counts, round, share, num_selected, reward.beta)
     return cohort_problem(index, reward, additive_terms(reward, g, remaining, num_selected))

@@ -1,4 +1,4 @@
-"""Statistics and confidence bounds of the clients' speeds.
+"""Statistics and upper confidence bounds of the clients' speeds.
 
 Source: Peleg et al. 2025, PAUSE (11)-(13).
 """
@@ -40,7 +40,7 @@ def update_stats(
       stats: statistics through round t - 1.
       clients: int [m], distinct client numbers.
       speed: float [m], tau_min / tau of each chosen client, in (0, 1].
-      active: bool [m], False for empty slots. Their clients keep their statistics.
+      active: bool [m], False for empty slots, whose clients' statistics do not change.
 
     Returns:
       Statistics through round t.
@@ -48,7 +48,7 @@ def update_stats(
     took_part = jnp.broadcast_to(jnp.asarray(active), clients.shape)
     counts = stats.counts.at[clients].add(took_part.astype(stats.counts.dtype))
     old = stats.mean_speed[clients]
-    # The incremental form of PAUSE (12) is exact for one observation and stable for many.
+    # The incremental form of PAUSE (12) is exact for one observation and numerically stable.
     step = (speed - old) / jnp.maximum(counts[clients], 1).astype(speed.dtype)
     return ClientStats(counts, store_active(stats.mean_speed, clients, old + step, took_part))
 
@@ -63,13 +63,13 @@ def ucb_index(
     """Compute the upper confidence bound of each client's speed before a round, PAUSE (13).
 
     The bound is ``speed_weight * mean_speed + sqrt((m + 1) ln t / counts)``. As in the authors'
-    code and BSFL, t is the upcoming round. (The printed ln(t - 1) is undefined at t = 1.)
+    code and BSFL, t is the upcoming round. (The paper's ln(t - 1) is undefined at t = 1.)
 
     Args:
       stats: statistics through the previous round.
       round: t, upcoming round, >= 1.
       num_selected: m, cohort size.
-      speed_weight: zeta (1 as printed, 3 in the authors' large network).
+      speed_weight: zeta (1 in the paper's formula, 3 in the authors' large network).
 
     Returns:
       Dimensionless bound, float [K]; +inf for an untried client.

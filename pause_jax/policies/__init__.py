@@ -1,6 +1,6 @@
 """Selection policies and their registry."""
 
-# Names imported as "X as X" serve other subpackages and are not in `__all__`.
+# Names imported as "X as X" are used by other subpackages and are not in `__all__`.
 # ruff: noqa: I001
 
 from pause_jax.bandit.protocol import Info, Observation, Selection, no_info
@@ -41,7 +41,7 @@ POLICIES: tuple[type[PolicyConfig], ...] = (
     All, Genie,
 )  # fmt: skip
 
-# Policies by the names that command lines, config files and presets use.
+# Policies by their names in command lines, config files and presets.
 NAMED: dict[str, PolicyConfig] = {
     **{policy.name: policy() for policy in POLICIES},
     "pause_exhaustive": Pause(search=Exhaustive()),
@@ -64,7 +64,7 @@ name_settings(PolicyConfig, NAMED)
 
 
 def named(policy: str | PolicyConfig) -> PolicyConfig:
-    """Return the policy config with a registered name. A config is returned unchanged.
+    """Return the policy config registered under a name. A config is returned unchanged.
 
     Raises:
       ConfigError: if the name is unknown. The message lists the known names.

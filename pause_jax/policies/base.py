@@ -42,7 +42,7 @@ class Query(NamedTuple):
       wants: requested quantity, ``loss`` or ``features``.
       batch_size: number of samples on which a client computes its loss; None for all its samples.
       seconds: (latencies of the round [K]) -> float [K], seconds until each client answers. The
-        round waits for the slowest asked client.
+        server waits for the slowest client asked.
     """
 
     ask: Callable[[Array, Any, Array, Array], tuple[Array, Array]]
@@ -54,7 +54,7 @@ class Query(NamedTuple):
 
 # Upper bound on finite noise powers, which keeps sums over clients finite in float32.
 MOST_NOISE = 1e30
-# Selection and diagnostics that ``Policy.select`` returns.
+# Return type of ``Policy.select``: the selection and its diagnostics.
 Selected = tuple[Selection, Info]
 
 
@@ -65,7 +65,7 @@ class Policy(NamedTuple):
       init: () -> state.
       select: (key, state, round, available [K]) -> (Selection, Info).
       update: (state, Selection, Observation) -> state.
-      query: request to clients before ``select``; None for a policy that asks nothing.
+      query: request to clients before ``select``; None if the policy sends no request.
     """
 
     init: Callable[[], Any]
@@ -87,7 +87,7 @@ class Context(NamedTuple):
       local_samples: float [K], each client's number of training samples per round, over all epochs.
       share: float [K], each client's quality-weighted share of the data; sums to one.
       reward: parameters of the reward.
-      privacy: privacy mechanism, with per-client budgets if they differ. A policy may read the
+      privacy: privacy mechanism, with per-client budgets if budgets differ. A policy may read the
         budget schedule, but must not call ``privatize``.
       min_latency: tau_min, seconds.
       expected_speed: float [K], mu_k, averaged over rounds if it varies; only for the genie.
@@ -96,8 +96,8 @@ class Context(NamedTuple):
       forecast: (clock, ahead) -> float [K], probability that a client available at ``clock`` is
         available ``ahead`` seconds later; None if unknown.
       output_layer: () -> int [C, 1 + H], the positions of each output's bias and H incoming weights
-        in a flat update. Returns None if the output layer is unknown. The field is None on a server
-        that does not know the model.
+        in a flattened update, or None if the model's output layer cannot be identified. The field
+        is None on a server that does not know the model.
       validates: whether observations include ``server_loss``.
     """
 
@@ -128,7 +128,7 @@ class Context(NamedTuple):
         """Return the expected squared norm of the noise in each client's next release, float [K].
 
         The result is infinite for a spent budget, at most ``MOST_NOISE`` otherwise, and 0 without
-        privacy. Without learning, d is set to 1. This preserves the differences between clients.
+        privacy. Without learning, d is set to 1, which preserves differences between clients.
         """
         epsilon = self.privacy.budget.epsilon(participations + 1)
         left, dimension = epsilon > 0, self.update_size or 1
@@ -144,14 +144,15 @@ class PolicyConfig(Config):
     """Base class of policy configs.
 
     Attributes:
-      reads: names of the quantities that the policy reads from clients' data or training. These are
+      reads: names of the inputs of the policy that depend on clients' data or training. They are
         fields of :class:`Observation` (``loss``, ``square_loss``, ``update``, ``server_loss``), or
-        ``answer.loss`` for a query. In an observation, each of these fields is None unless listed.
+        ``answer.loss`` for a query. Observation fields that are not listed here are None.
       observes: short description of the observed quantities.
       assumes: short description of the quantities that the policy assumes to be known.
       reference: source of the selection rule.
-      alone: whether a sweep compiles the policy separately, because it asks clients, calls back
-        into Python or stores whole updates. Custom policies are always compiled separately.
+      alone: whether a sweep compiles the policy separately. Required for a policy that queries
+        clients, calls back into Python or stores whole updates. A custom policy is always compiled
+        separately.
       needs_rounds: reason why the policy cannot run with overlapping rounds; empty if it can. With
         overlapping rounds, ``round`` counts decisions, T counts server steps, and ``update`` may
         receive observations from earlier decisions.
@@ -209,7 +210,7 @@ def policy_of(config: PolicyConfig, context: Context) -> Policy:
       TypeError: if ``build`` does not return a :class:`Policy`.
       ConfigError: if the config overrides ``releases``, or the query asks for undeclared losses.
         During tracing, the returned ``update`` also raises ConfigError if it reads an undeclared
-        field, or if its state differs from the initial state in structure, shape or dtype.
+        field, or if the new state differs from the initial one in structure, shape or dtype.
     """
     name = type(config).__name__
     built = config.build(context)

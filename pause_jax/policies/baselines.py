@@ -1,4 +1,4 @@
-"""Baseline policies that learn nothing: random, fastest, all and round robin."""
+"""Non-adaptive baseline policies: random, fastest, all and round robin."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ class All(PolicyConfig):
 class RoundRobin(PolicyConfig):
     """Selection of the next m available clients in a fixed cyclic order.
 
-    Neighbours in the order form a cohort. If clients are numbered by speed, as in the papers'
-    fleets, the clients of a cohort have similar speeds, which shortens rounds.
+    A cohort consists of neighbours in this order. If clients are numbered by speed, as in the
+    papers' networks, the clients of a cohort have similar speeds, which shortens rounds.
 
     Attributes:
       order: ``number`` for the order of client numbers, or ``shuffled`` for a random permutation

@@ -1,4 +1,4 @@
-"""Building blocks of policies that rank, sample and weight clients."""
+"""Functions for ranking, sampling and weighting clients, shared by the policies."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def inclusion_probabilities(
     """Return inclusion probabilities min(1, c weight) that sum to ``total``; 0 outside ``among``.
 
     This is the allocation of E3CS. Weights must be positive in ``among``. If ``total`` exceeds the
-    number of clients in ``among``, all of them have probability 1.
+    number of clients in ``among``, each of these clients has probability 1.
     """
     weight = jnp.where(among, weight, 0.0)
     largest = jnp.sort(weight, descending=True)
     rest = jnp.cumsum(largest[::-1])[::-1]  # sum of each weight and all smaller weights
-    # If the j largest weights have probability 1, then c = (total - j) / (sum of the others).
+    # If the j heaviest clients have probability 1, c = (total - j) / (sum of the other weights).
     factor = (total - jnp.arange(len(weight), dtype=weight.dtype)) / jnp.where(rest > 0, rest, 1.0)
     fits = factor * largest <= 1
     chosen = factor[jnp.argmax(fits)]
@@ -72,13 +72,13 @@ def inclusion_probabilities(
 
 
 def dep_round(probability: Float[Array, " K"], num_selected: int, key: Array) -> Int[Array, " m"]:
-    """Draw a cohort with exact inclusion probabilities, whose sum is an integer n <= m.
+    """Draw a cohort with the exact inclusion probabilities, which must sum to an integer n <= m.
 
     The n drawn clients come first, in random order. Other clients fill the remaining places.
 
-    In DepRound (Gandhi et al. 2006), two clients trade probability until one of them has 0 or 1.
-    The trade preserves their sum and both expected values. Here, a random tournament of log2 K
-    levels pairs the clients. This avoids long sums, whose rounding would distort probabilities.
+    In DepRound (Gandhi et al. 2006), probability moves at random between two clients until one has
+    probability 0 or 1. This preserves the sum and both expected values. Here, clients are paired in
+    a random tournament of log2 K levels, to avoid long sums with larger rounding errors.
     """
     num_clients = len(probability)
     order_key, trade_key = jax.random.split(key)
@@ -90,7 +90,7 @@ def dep_round(probability: Float[Array, " K"], num_selected: int, key: Array) ->
 
 
 def _settled(probability: Array, chance: Array) -> Array:
-    """Draw a mask [n] with inclusion ``probability`` [n] from uniforms ``chance`` [n], n = 2^i."""
+    """Draw a mask [n] with inclusion probabilities [n] from uniforms ``chance`` [n], n = 2^i."""
     if len(probability) == 1:
         return probability > 0.5  # an integer up to rounding
     half = len(probability) // 2
@@ -98,7 +98,7 @@ def _settled(probability: Array, chance: Array) -> Array:
     both = left + right
     over = both > 1
     # One client of each pair ends at 1 if the pair's sum exceeds 1, and at 0 otherwise. The other
-    # keeps the remaining sum. If the sum is 1 up to rounding, both cases draw the same client.
+    # keeps the rest of the sum. For a sum of 1 up to rounding, both branches draw the same client.
     left_goes_on = jnp.where(
         over, (1 - chance[:half]) * (2 - both) < 1 - left, chance[:half] * both < left
     )

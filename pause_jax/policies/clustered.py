@@ -30,9 +30,9 @@ class ClusteredSimilarity(PolicyConfig):
     """Clustered sampling based on similarity, with one draw from each of m distributions.
 
     In each round, Ward's method (SciPy, on the host) clusters clients by the angles between the
-    last updates that the server received, clipped and noised. The m distributions follow from these
-    clusters. A client's update is zero until the first one arrives. Without learning, the policy
-    falls back to ``clustered_size``.
+    last updates that the server received from them, clipped and noised. The m distributions follow
+    from these clusters. Before a client's first update arrives, a zero vector replaces it. Without
+    learning, the policy falls back to ``clustered_size``.
     """
 
     name: ClassVar[str] = "clustered_similarity"
@@ -79,11 +79,11 @@ class HicsFl(PolicyConfig):
     Let v be a client's update of the output layer's bias. The entropy h of softmax(v / T) indicates
     how balanced the client's labels are. Ward's method (SciPy, on the host) clusters clients by the
     angle between their output-layer updates plus lambda ``|h_i - h_j|``. Each of m draws selects a
-    cluster that has undrawn clients, then one of these clients uniformly. After t of T_max rounds,
+    cluster with undrawn clients, and then one of these clients uniformly. After t of T_max rounds,
     the probability of a cluster with mean entropy h is proportional to exp(gamma (1 - t / T_max)
-    h). Aggregation weights are equal. Clients without an update come first, in random order. The
-    policy reads clipped and noised updates. Unlike the authors' code, it does not switch to
-    clustered sampling when h varies a lot. Without learning, it falls back to ``random``.
+    h). Aggregation weights are equal. Clients without a received update are selected first, in
+    random order. The policy reads clipped and noised updates. Unlike the authors' code, it does not
+    switch to clustered sampling if h varies a lot. Without learning, it falls back to ``random``.
 
     Attributes:
       clusters: M, maximum number of clusters; the cohort size if omitted.
@@ -143,7 +143,7 @@ class HicsFl(PolicyConfig):
         return Policy(lambda: start, select, update)
 
     def entropies(self, layer: Array) -> Array:
-        """Return the entropies h, float [K], of output layers [K, C, 1 + H]; 0 if not finite."""
+        """Return the entropies h, float [K], of layer updates [K, C, 1 + H]; 0 if not finite."""
         log_share = jax.nn.log_softmax(layer[..., 0] / self.temperature)
         h = -jnp.sum(jnp.exp(log_share) * log_share, axis=-1)
         return jnp.nan_to_num(h, posinf=0.0, neginf=0.0)
@@ -170,7 +170,7 @@ def similarity_distributions(
     p_i, so the draws are unbiased. The permutation ``order`` breaks ties.
 
     1. A client with at least 1/m of the data first fills one or more entire bins. (The authors'
-       code omits this step and is biased for these clients.)
+       code omits this step, which biases the draws of these clients.)
     2. Ward's tree is cut into clusters that fit into one bin each. This yields at least as many
        clusters as open bins. The largest clusters seed one open bin each, in descending order.
     3. The clients of the other clusters, smallest cluster first, are poured into the open bins one
@@ -241,8 +241,8 @@ def ward_tree(distance: NDArray[np.floating]) -> NDArray[np.float64]:
     return linkage(squareform(distance, checks=False), method="ward")
 
 
-# JAX copies larger callback arguments on another thread of the pool that runs programs. If all
-# threads of the pool wait in callbacks, the copy never starts (a deadlock, jax-ml/jax#24255).
+# JAX copies larger callback arguments on a second thread of the pool that runs programs. If all
+# threads of this pool wait in callbacks, the copy never starts (a deadlock, jax-ml/jax#24255).
 PIECE_BYTES = 64 * 1024
 
 
@@ -275,7 +275,7 @@ def ward_labels(distance: NDArray[np.floating], number: int) -> NDArray[np.int32
 
 
 def cluster_means(value: Array, label: Array, counted: Array, number: int) -> Array:
-    """Return the mean value of each cluster's ``counted`` clients, [number]; 0 if it has none."""
+    """Return the mean value of the ``counted`` clients per cluster, [number]; 0 if none."""
     sums, sizes = (
         jnp.zeros(number).at[label].add(jnp.where(counted, each, 0.0)) for each in (value, 1.0)
     )

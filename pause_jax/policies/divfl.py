@@ -30,12 +30,12 @@ class DivFlState(NamedTuple):
 class DivFl(PolicyConfig):
     """Greedy minimisation of sum_k min_{i in S} ``|g_k - g_i|`` over cohorts S (facility location).
 
-    g_k is the last update that the server received from client k, clipped and noised. Only chosen
-    clients renew their g_k (the paper's variant without overhead). Clients without an update come
-    first, in random order. (In the first round, the authors' code collects the gradients of all
-    clients without counting the cost.) A client's weight is proportional to the number of clients
-    that it represents. (The authors' code weights clients by data size.) Without learning, the
-    policy falls back to ``random``.
+    g_k is the last update that the server received from client k, clipped and noised. Only the g_k
+    of chosen clients change (the paper's variant without overhead). Clients without a received
+    update are selected first, in random order. (In the first round, the authors' code collects the
+    gradients of all clients without counting the cost.) A client's weight is proportional to the
+    number of clients that it represents. (The authors' code weights clients by data size.) Without
+    learning, the policy falls back to ``random``.
     """
 
     name: ClassVar[str] = "divfl"
@@ -83,7 +83,7 @@ class DivFl(PolicyConfig):
         return Policy(lambda: start, select, update)
 
 
-# Large distance. Its sum over all clients is still finite in float32.
+# Distance to a non-finite update. Sums of this value over all clients are finite in float32.
 _FAR = 1e30
 
 
@@ -97,8 +97,7 @@ def greedy(
     """Choose clients, and return their ranks, float [K]: ``count`` for the first, 0 if unchosen.
 
     Each of at most ``count`` steps adds the client in ``among`` that minimises the total distance
-    from ``known`` clients to their nearest chosen clients. Ties go to the first client in
-    ``order``.
+    from ``known`` clients to their nearest chosen clients. Ties go to the first in ``order``.
     """
 
     def take(step: Array, so_far: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -90,7 +90,7 @@ def allocated(
 ) -> Float[Array, " K"]:
     """Return each client's inclusion probability, float [K]; 0 for unavailable clients.
 
-    Probabilities sum to m, or to the number of available clients if that is smaller. The floor is
+    Probabilities sum to m, or to the number of available clients if this is smaller. The floor is
     ``quota`` times the uniform probability.
     """
     size = jnp.sum(available).astype(log_weight.dtype)
@@ -98,7 +98,7 @@ def allocated(
     floor = quota * drawn / jnp.maximum(size, 1)
     log_weight -= jnp.max(jnp.where(available, log_weight, -jnp.inf))
     weight = jnp.exp(jnp.maximum(log_weight, _LEAST_LOG_WEIGHT))
-    # Probabilities above the floor, in units of 1 - floor.
+    # Excess of each probability over the floor, in units of 1 - floor.
     above = inclusion_probabilities(
         weight, available, drawn * (1 - quota) / jnp.maximum(1 - floor, 1e-6)
     )

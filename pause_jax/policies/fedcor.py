@@ -27,7 +27,7 @@ class FedCorState(NamedTuple):
 
     round: Int[Array, ""]  # number of past rounds
     loss: Float[Array, " K"]  # last reported loss
-    answered: Bool[Array, " K"]  # reported just before the last round, whose cohort was random
+    answered: Bool[Array, " K"]  # reported before the last round, if its cohort was random
     # Ring buffers over rounds: loss changes, masks of observed clients, and round numbers.
     change: Float[Array, "window K"]
     observed: Bool[Array, "window K"]
@@ -54,10 +54,10 @@ class FedCor(PolicyConfig):
       steps: number of Adam steps per fit.
       step_size: step size of Adam.
       window: number of earlier rounds that enter each fit in addition to the last round.
-      discount: factor on a loss change's log-likelihood for each round of age.
-      annealing: alpha, factor on a client's score for each greedy choice of this client.
+      discount: factor on the log-likelihood of a loss change per round of its age.
+      annealing: alpha, factor on a client's score per earlier greedy choice of the client.
       query_share: time to evaluate a sample, relative to the client's latency per training sample.
-        The default counts a forward pass as 1/3 of training.
+        By default, a forward pass takes 1/3 of the training time.
     """
 
     name: ClassVar[str] = "fedcor"
@@ -146,7 +146,7 @@ class FedCor(PolicyConfig):
         return ((round >= 1) & (round <= self.warmup)) | later
 
     def fitted(self, state: FedCorState, fits: Array) -> Array:
-        """Fit and return X [F, K], or return the old X if ``fits`` is false or X is not finite."""
+        """Fit and return X [F, K], or return the old X if ``fits`` is false or the fit diverges."""
         weight = self.discount ** (state.round - state.when).astype(jnp.float32)
         import optax  # imported here because building a config does not need it
 
@@ -161,7 +161,7 @@ class FedCor(PolicyConfig):
             move, moments = adam.update(jax.grad(loss)(embedding), moments)
             return optax.apply_updates(embedding, move), moments
 
-        # Zero steps skip the fit, whereas lax.cond would run both branches under vmap.
+        # Zero steps skip the fit. Under vmap, lax.cond would run both branches instead.
         start = state.embedding, adam.init(state.embedding)
         new, _ = lax.fori_loop(0, jnp.where(fits, self.steps, 0), step, start)
         return jnp.where(jnp.all(jnp.isfinite(new)), new, state.embedding)

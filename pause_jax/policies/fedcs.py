@@ -37,7 +37,7 @@ class FedCs(PolicyConfig):
 
     Attributes:
       candidates: number of clients asked per round, m to K; min(2 m, K) if omitted.
-      deadline: T_round in seconds, without the time for selection, aggregation and multicast.
+      deadline: T_round in seconds, excluding the time for selection, aggregation and multicast.
       upload_share: share of a client's latency that the upload takes.
       query_seconds: duration of the resource request in seconds per round.
     """
@@ -94,8 +94,8 @@ def greedy(
 
     Clients compute in parallel from the start and upload one after another. If the accepted clients
     finish after Theta seconds, a candidate adds ``upload`` + max(0, ``compute`` - Theta) seconds.
-    Each step examines the candidate that adds the least time. It is accepted if the round then ends
-    before the deadline, and dropped otherwise.
+    Each step examines the candidate that adds the least time. This candidate is accepted if the
+    round then ends before the deadline, and dropped otherwise.
     """
 
     def look_at_next(_: int, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:

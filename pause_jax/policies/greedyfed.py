@@ -36,18 +36,18 @@ class GreedyState(NamedTuple):
 class GreedyFed(PolicyConfig):
     """Selection of the m clients with the largest average Shapley values.
 
-    The value of a coalition in a cohort is the negative validation loss of the model that averages
-    only the coalition's clipped and noised updates. Shapley values are means over permutations of
-    the cohort in which each client comes first equally often. The other clients follow in a random
+    The value of a coalition in a cohort is the negative validation loss after averaging only the
+    coalition's clipped and noised updates. Shapley values are averaged over permutations of the
+    cohort in which each client comes first equally often. The other clients follow in a random
     order that is the same in every run. Unlike the authors' code, this policy has no convergence
-    test for stopping early. Clients without a received update come first, in random order. The
-    policy needs ``learning.validation`` samples. Without learning, it falls back to ``random``.
+    test for stopping early. Clients without a Shapley value are selected first, in random order.
+    The policy requires ``learning.validation`` > 0. Without learning, it acts like ``random``.
 
     Attributes:
       sweeps: number of permutations in which each client of the cohort comes first.
       tolerance: negligible difference in value. Once a coalition's value is this close to the
-        cohort's, the remaining clients of the permutation add 0. If the whole cohort changes the
-        loss by less than this, all Shapley values of the round are 0.
+        cohort's, the remaining clients of the permutation contribute 0. If the whole cohort changes
+        the loss by less than this, all Shapley values of the round are 0.
     """
 
     name: ClassVar[str] = "greedyfed"

@@ -1,4 +1,4 @@
-"""Index rules: optimistic estimates of client speeds for the maximisation of PAUSE and BSFL.
+"""Index rules: optimistic estimates of client speeds for the maximisation in PAUSE and BSFL.
 
 The papers use :class:`Ucb`. The other rules are alternatives for the same maximisation. Before
 round t, client k has taken part in T_k rounds. The index of an untried client is always +inf.
@@ -53,10 +53,10 @@ def from_stats(context: Context, value: Callable[[Array, ClientStats, Array], Ar
 
 
 class Ucb(IndexRule):
-    """UCB index of the papers, zeta * mean + sqrt((m + 1) ln t / T_k), PAUSE (13).
+    """UCB index of PAUSE (13) and BSFL: zeta * mean + sqrt((m + 1) ln t / T_k).
 
     Attributes:
-      speed_weight: zeta, weight of the mean speed (1 as printed, 3 in the authors' large network).
+      speed_weight: zeta, weight of mean speeds (1 in the paper, 3 in the authors' large network).
     """
 
     name: ClassVar[str] = "ucb"
@@ -74,7 +74,7 @@ class Ucb(IndexRule):
 class KlUcb(IndexRule):
     """KL-UCB index, the largest q with T_k kl(mean, q) <= ln t (Garivier and Cappe 2011).
 
-    For speeds in [0, 1], the Bernoulli divergence yields a tighter bound than Hoeffding's.
+    For speeds in [0, 1], this bound is tighter than a bound from Hoeffding's inequality.
     """
 
     name: ClassVar[str] = "kl_ucb"
@@ -170,8 +170,8 @@ class Discounted(NamedTuple):
 class DiscountedUcb(IndexRule):
     """Discounted form of the index of PAUSE (13), for clients with changing speeds.
 
-    After s further rounds, an observation has the weight discount^s in T_k and in the mean. t is
-    one plus the sum of the past rounds' weights, which decay in the same way. Source: Garivier and
+    After s further rounds, an observation has the weight discount^s in T_k and in the mean. The
+    weights of past rounds decay likewise, and t is one plus their sum. Source: Garivier and
     Moulines 2011, "On upper-confidence bound policies for switching bandit problems".
 
     Attributes:
@@ -196,7 +196,7 @@ class DiscountedUcb(IndexRule):
             mean = state.total / jnp.where(state.weight > 0, state.weight, 1.0)
             level = (context.num_selected + 1) * jnp.log(1 + state.rounds)
             spread = jnp.sqrt(level / jnp.where(state.weight > 0, state.weight, 1.0))
-            # A completely forgotten client counts as untried.
+            # A client whose weight has decayed to 0 counts as untried.
             return jnp.where(state.weight > 0, mean + self.exploration * spread, jnp.inf)
 
         def update(
@@ -222,7 +222,7 @@ class Rates(NamedTuple):
 
 
 class UsefulRate(IndexRule):
-    """Index with the rate of useful updates instead of the mean speed, for overlapping rounds.
+    """UCB index that replaces the mean speed by the rate of useful updates, for overlapping rounds.
 
     The index is zeta * (useful updates) / (seconds / tau_min) plus the bonus of PAUSE (13). An
     update counts as (1 + staleness)^-a, or as 0 if it is lost or too old to be averaged. With
@@ -230,7 +230,7 @@ class UsefulRate(IndexRule):
 
     Attributes:
       speed_weight: zeta, weight of the rate.
-      discount: a, usually the exponent of the clock's staleness weight.
+      discount: a, usually equal to the exponent of the clock's staleness factor.
     """
 
     name: ClassVar[str] = "useful_rate"

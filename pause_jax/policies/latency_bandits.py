@@ -31,7 +31,7 @@ class CsUcb(PolicyConfig):
     """Selection of the m clients with the largest UCBs on 1 - min(tau, tau_max) / tau_max.
 
     Attributes:
-      max_latency: tau_max, seconds. Slower clients have reward 0.
+      max_latency: tau_max, seconds. The reward of a latency above tau_max is 0.
     """
 
     name: ClassVar[str] = "cs_ucb"
@@ -132,14 +132,14 @@ class RbcsF(PolicyConfig):
     """Selection that minimises V max taubar - sum Z, with optimistic latencies and fairness queues.
 
     The latencies are taubar_k = max(c^T theta_k - a sqrt(c^T H_k^-1 c), 0), where theta_k = H_k^-1
-    b_k is the client's ridge regression on its reported contexts c. After each selection, Z_k <-
+    b_k is the ridge regression estimate from the client's contexts c. After each selection, Z_k <-
     max(Z_k + beta - x_k, 0), where x_k is 1 for chosen clients and 0 for others. Exact search
-    solves the problem as PAUSE's maximisation with index -V taubar and weight Z.
+    solves the problem in the form of PAUSE (14), with index -V taubar and weight Z.
 
     Attributes:
       latency_weight: V, weight of the latency, in queue units per second.
-      fairness: phi in [0, 1]. Every client must take part in a share beta = phi m / K of the
-        rounds, which is infeasible for phi > 1. (The authors' code sets beta = 0.15 directly.)
+      fairness: phi in [0, 1]. Each client must take part in at least a share beta = phi m / K of
+        the rounds, which is infeasible for phi > 1. (The authors' code sets beta = 0.15 directly.)
       exploration: a, width of the confidence bound.
       ridge: lambda, ridge penalty.
       query_seconds: duration of the clients' reports before selection, seconds per round.

@@ -1,4 +1,4 @@
-"""Several policies in one program, whose other parts compile only once."""
+"""Combination of several policies in one program, to compile the rest of it only once."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class OneOf(PolicyConfig):
     """Policy that acts as ``choices[number]``, where ``number`` may be traced.
 
     ``sweep`` builds this policy for configs that differ only in their policy. All choices have the
-    same cohort size, and none sets ``alone``. Under vmap, ``number`` must not be batched, because
-    a batched switch executes every policy in every round.
+    same cohort size, and ``alone`` is False for each. Under vmap, ``number`` must not be batched,
+    because a batched switch executes every policy in every round.
     """
 
     choices: tuple[PolicyConfig, ...]

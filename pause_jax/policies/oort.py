@@ -25,35 +25,35 @@ class OortState(NamedTuple):
 
     round: Int[Array, ""]  # number of past rounds
     utility: Float[Array, " K"]  # statistical utility of each client's last report
-    # Expected latency before a client's first participation, then its last latency, in seconds.
+    # Seconds: expected latency before the first participation, last observed latency afterwards.
     duration: Float[Array, " K"]
     last_round: Int[Array, " K"]  # int32, round of the last received report; 0 if none
     threshold: Float[Array, ""]  # percentile of durations above which clients are penalised
-    # [2 W], mean utility of exploited clients in each of the last rounds, oldest first; 0 if none.
+    # Mean utility of exploited clients in each of the last 2 W rounds, oldest first; 0 if none.
     exploited: Float[Array, " rounds"]
 
 
 class Oort(PolicyConfig):
-    """Exploitation of clients with high utility, exploration, and a penalty on slow clients.
+    """Exploitation of high-utility clients, exploration of new ones, and a penalty on slow ones.
 
     A client's score in round R is its utility plus sqrt(0.1 ln R / L), where L is the round of its
     last report. The utility is ``|B| sqrt(mean squared loss)`` over the client's training samples
-    B, clipped at a quantile and scaled to [0, 1]. The score is multiplied by (T / t)^a if the
-    client's duration t exceeds T. T is a percentile of all durations. A pacer adjusts this
-    percentile. Over-commitment and the blacklist, off by default in the authors' code, are omitted.
+    B. It is clipped at a quantile and scaled to [0, 1]. The score is multiplied by (T / t)^a if the
+    client's latency t exceeds T, a percentile of all latencies. A pacer adjusts the percentile.
+    Over-commitment and the blacklist, off by default in the authors' code, are omitted.
 
     Attributes:
-      exploration: share of explored clients in round 1.
+      exploration: share of the cohort reserved for exploration in round 1.
       exploration_decay: factor on this share per round.
       exploration_min: lower bound on this share.
       clip: quantile at which utilities are clipped.
       penalty: a, exponent of the penalty on slow clients.
-      threshold: initial percentile of durations. At 100, no client is penalised.
-      cutoff: minimum score of the n exploited clients, as a share of the n-th best score. Clients
-        that reach this score are drawn with probabilities proportional to their scores.
+      threshold: initial percentile of latencies. At 100, no client is penalised.
+      cutoff: minimum score of the n exploited clients, as a share of the n-th best score. They are
+        drawn from clients that reach this minimum, with probabilities proportional to the scores.
       pacer_step: W, number of rounds between adjustments by the pacer.
       pacer_delta: change of the percentile per adjustment.
-      window: n explored clients are drawn in the same way from the best ``window`` * n clients.
+      window: n new clients are drawn by score from the ``window`` * n new clients that score best.
     """
 
     name: ClassVar[str] = "oort"
@@ -90,7 +90,7 @@ class Oort(PolicyConfig):
             exploit_key, window_key, explore_key, fill_key = jax.random.split(key, 4)
             seen, fresh = available & (state.last_round > 0), available & (state.last_round == 0)
             exploit_score, explore_score = self.scores(state, prior, round, available)
-            # Rounding of the float32 product must not lose a client.
+            # The margin of 1e-4 keeps float32 rounding from losing a client.
             planned = jnp.floor(m * (1 - explored_share(self, round)) + 1e-4).astype(jnp.int32)
             num_explore = jnp.minimum(jnp.sum(fresh), m - planned)
             num_exploit = jnp.minimum(jnp.sum(seen), m - num_explore)
@@ -104,7 +104,7 @@ class Oort(PolicyConfig):
             pool = fresh & first_of(best, num_best)
             drawn = draw_clients(explore_score, pool, num_clients, explore_key)
             explored = first_of(drawn, num_explore)
-            # The best of the other clients fill the remaining places.
+            # The other clients with the best scores fill the remaining places.
             score = jnp.where(seen, exploit_score, explore_score)
             rank = jnp.where(exploited | explored, jnp.inf, score)
             clients = top_clients(rank, available, m, fill_key)
@@ -140,8 +140,8 @@ class Oort(PolicyConfig):
         """Return the scores of all clients for exploitation and for exploration, float [K] each.
 
         These are (clipped and scaled utility + staleness bonus) * penalty and prior * penalty. The
-        ``prior`` is the number of samples that a client trains on. Clip and scale depend only on
-        the available clients.
+        ``prior`` is the number of samples that a client trains on. The clipping bound and the scale
+        are computed from the available clients only.
         """
         utility = jnp.where(state.last_round > 0, state.utility, prior)
         # The scaled utility is NaN if no available client has a positive utility.
@@ -161,9 +161,9 @@ class Oort(PolicyConfig):
         """Return the percentile after round R. Adjusted percentiles are between 5 and 100.
 
         Every W rounds from round 2 W onwards, the pacer compares A and B, the sums over the first
-        and the last W rounds in ``history``. The percentile rises if ``|B - A| <= 0.1 A``, and
-        falls if ``|B - A| >= 5 A``. A higher percentile admits slower clients. (In the paper, the
-        pacer raises the percentile if A > B.)
+        and the last W rounds in ``history``. The percentile rises if ``|B - A| <= 0.1 A``. It falls
+        if ``|B - A| >= 5 A``. A higher percentile admits slower clients. (In the paper, the pacer
+        raises the percentile if A > B.)
         """
         step = self.pacer_step
         before, now = jnp.sum(history[:step]), jnp.sum(history[step:])
@@ -181,15 +181,15 @@ class PiscesState(NamedTuple):
 
     utility: Float[Array, " K"]  # statistical utility of each client's last report
     lag: Float[Array, "K n"]  # staleness of each client's last n updates, oldest first
-    reports: Int[Array, " K"]  # number of averaged updates
+    reports: Int[Array, " K"]  # number of received updates
 
 
 class Pisces(PolicyConfig):
-    """Selection by ``|B| sqrt(mean squared loss) / (lag + 1)^beta``, with random exploration.
+    """Selection by ``|B| sqrt(mean squared loss) / (lag + 1)^beta``, plus random exploration.
 
     The lag is the mean staleness of a client's last n updates. In synchronous rounds, the lag is 0,
-    and the score is the statistical utility of Oort. The number of explored clients is binomial.
-    Explored clients are drawn from the clients that have not reported yet.
+    and the score is the statistical utility of Oort. The number of explored clients is random
+    (binomial). They are drawn from the clients whose updates have not been received yet.
 
     The rule follows the branch ``statistical_only`` of the authors' code, which produced most of
     their figures. The optional removal of outliers is not included. ``Asynchronous(pace=b)`` paces
@@ -197,10 +197,10 @@ class Pisces(PolicyConfig):
 
     Attributes:
       penalty: beta, exponent of the lag.
-      exploration: probability in decision 1 that a slot of the cohort is used for exploration.
+      exploration: probability that a slot is used for exploration in the first decision.
       exploration_decay: factor on this probability per decision.
       exploration_min: lower bound on this probability.
-      memory: n, number of updates whose mean staleness is the lag.
+      memory: n, number of last updates whose mean staleness is the lag.
     """
 
     name: ClassVar[str] = "pisces"
@@ -230,7 +230,7 @@ class Pisces(PolicyConfig):
             number = jnp.sum(jax.random.bernoulli(number_key, share, (m,)), dtype=jnp.int32)
             fresh = available & (state.reports == 0)
             at_random = top_clients(jnp.zeros(num_clients), fresh, num_clients, explore_key)
-            # Explored clients come first, then the others by score, then the remaining fresh ones.
+            # Order: explored clients, reported clients by score, remaining new clients.
             rest = jnp.where(fresh, -1.0, self.scores(state))
             rank = jnp.where(fresh & first_of(at_random, number), jnp.inf, rest)
             clients = top_clients(rank, available, m, tie_key)

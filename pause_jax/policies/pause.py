@@ -36,7 +36,7 @@ def maximiser(
 ) -> Policy:
     """Build the policy whose search maximises ``min index + sum of g and p terms``.
 
-    The policy's state is the state of the index. ``left`` maps participation counts [K] to the
+    The policy's state is the state of the index rule. ``left`` maps participation counts [K] to the
     remaining shares p [K] of the budgets. Without the privacy reward, ``left`` is None.
     ``generalization`` computes g [K] from the arguments of :func:`generalization_reward`.
     """
@@ -64,9 +64,9 @@ class Pause(PolicyConfig):
     Attributes:
       search: search for the maximum of PAUSE (14). Annealing() yields SA-PAUSE.
       index: index rule that estimates speeds optimistically. The paper uses Ucb().
-      left_of: denominator of the remaining budget share p_k (static). ``own`` is the client's
-        budget, as in PAUSE (7). Our variant ``largest`` is the largest budget of all clients. With
-        unequal budgets, this variant prefers clients with less noise in their updates.
+      left_of: denominator of the remaining budget share p_k (static). With ``own``, it is the
+        client's budget, as in PAUSE (7). With ``largest`` (our variant), it is the largest of all
+        budgets. This variant prefers clients with less noise in their updates.
     """
 
     name: ClassVar[str] = "pause"
@@ -129,9 +129,9 @@ class Genie(PolicyConfig):
 class Mixture(PolicyConfig):
     """Frank-Wolfe steps towards the mixture of cohorts with the largest long-run reward.
 
-    PAUSE maximises the reward of the coming round. It ignores that each participation lowers the
+    PAUSE maximises the reward of the coming round. PAUSE ignores that each participation lowers the
     generalization reward of later rounds. To include this effect, this policy maximises PAUSE (14)
-    with the derivative of the long-run reward in place of g.
+    with the derivative of the long-run generalization reward instead of g.
 
     Attributes:
       index: index rule that estimates speeds optimistically.

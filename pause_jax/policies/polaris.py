@@ -2,7 +2,7 @@
 
 Source: Kang and Li, "Polaris: accelerating asynchronous federated learning with client selection",
 IEEE Transactions on Cloud Computing 2024, and the authors' code in Plato. The objective follows the
-code. The code constrains the logarithms of the probabilities. Here, the probabilities sum to one.
+code. The probabilities sum to one here, whereas the code constrains their logarithms.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class PolarisState(NamedTuple):
 class Polaris(PolicyConfig):
     """Sampling without replacement, with probabilities q that minimise sum a_k / q_k + b_k q_k.
 
-    a_k = beta p_k^2 G_k^2 is the variance due to large updates, and b_k = gamma p_k^2 s_k^2 G_k is
-    the harm of stale updates. The solution is q_k = sqrt(a_k / (b_k + tau)). Bisection finds the
-    tau for which q sums to one. p_k is client k's share of the data. G_k is the norm of the last
+    a_k = beta p_k^2 G_k^2 measures the effect of large updates, and b_k = gamma p_k^2 s_k^2 G_k
+    that of stale updates. The solution is q_k = sqrt(a_k / (b_k + tau)). Bisection finds the tau
+    for which q sums to one. p_k is client k's share of the data. G_k is the norm of the last
     received update, noise included. For unexplored clients, G_k is 0.5 at first, and then
-    ``optimism`` times the mean norm of the last round. s_k is 0.01 at first, 0.1 after an update in
-    time, and 1.1 after a late update (``stale_updates="next"``).
+    ``optimism`` times the mean norm of the last round. s_k is 0.01 at first, 0.1 after a timely
+    update, and 1.1 after a late update (``stale_updates="next"``).
 
     This policy ignores staleness on the event clock of an asynchronous server. It also ignores the
     norms of late updates, because policies do not observe these updates.
@@ -84,7 +84,7 @@ class Polaris(PolicyConfig):
             explored = state.explored | mask_of(clients, received, num_clients)
             total = jnp.sum(jnp.where(received, norm, 0.0))
             expected = self.optimism * total / jnp.maximum(jnp.sum(received), 1).astype(norm.dtype)
-            # A norm of 0 is uninformative, and without learning all norms are 0.
+            # A norm of 0, as in runs without learning, carries no information.
             bound = jnp.where(~explored & (expected > 0), expected, state.bound)
             return PolarisState(
                 bound=store_active(bound, clients, norm, received & (norm > 0)),
@@ -110,7 +110,7 @@ def optimal_chances(
     above = jnp.where(among, stale - jnp.min(jnp.where(among, stale, jnp.inf)), 0.0)
 
     def chances(log_delta: Array) -> Array:
-        delta = jnp.maximum(jnp.exp(log_delta), jnp.finfo(size.dtype).tiny)  # exp may be 0
+        delta = jnp.maximum(jnp.exp(log_delta), jnp.finfo(size.dtype).tiny)  # exp may underflow
         return jnp.sqrt(size / (above + delta))
 
     def halve(_: Array, bracket: tuple[Array, Array]) -> tuple[Array, Array]:

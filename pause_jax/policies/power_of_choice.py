@@ -37,7 +37,7 @@ class ChoiceState(NamedTuple):
 class PowerOfChoice(PolicyConfig):
     """Selection of the m clients with the largest losses among d random candidates.
 
-    Candidates are drawn by data size without replacement. Weights are equal and biased by design.
+    Candidates are drawn by data size without replacement. Equal weights bias the average by design.
 
     Attributes:
       loss: ranking criterion. ``full`` (pow-d) queries the loss on all local data, and ``batch``
@@ -47,7 +47,7 @@ class PowerOfChoice(PolicyConfig):
       schedule: ``constant`` d, or ``linear`` for a linear decrease from d to m (adapow-d).
       batch_size: size of the mini-batch for ``batch``.
       query_share: time to evaluate a sample, relative to the client's latency per training sample.
-        The default counts a forward pass as 1/3 of training.
+        By default, a forward pass takes 1/3 of the training time.
     """
 
     name: ClassVar[str] = "power_of_choice"
@@ -97,7 +97,7 @@ class PowerOfChoice(PolicyConfig):
             candidates = state.candidates
             if self.loss == "stale":
                 candidates = mask_of(*ask(draw_key, state, round, available), num_clients)
-            # The loss of a diverged model is NaN, which counts as the largest loss.
+            # The loss of a diverged model is NaN. It counts as the largest loss.
             loss = jnp.where(jnp.isnan(state.loss), jnp.inf, state.loss)
             clients = top_clients(loss, candidates, m, tie_key)
             return equal_weights(clients, candidates[clients]), no_info()

@@ -2,7 +2,7 @@
 
 The error of a cohort's average update grows with nu_k, the expected squared norm of the noise in
 client k's next release. It also grows with the bias of draws that are not proportional to data
-size. The papers arXiv 2408.08642, 2505.13655, 2602.21844 and 2602.22633 solve similar problems.
+size. The papers arXiv 2408.08642, 2505.13655, 2602.21844 and 2602.22633 address similar problems.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ LEAST_COST = 1e-4
 class NoiseState(NamedTuple):
     """State of noise sampling."""
 
-    counts: Int[Array, " K"]  # participations of each client
+    counts: Int[Array, " K"]  # number of participations of each client
     # Moving mean of max(|release|^2 - nu_k, 0), an estimate of the squared norm without noise.
     square: Float[Array, " K"]
     known: Bool[Array, " K"]  # whether a release of the client has arrived
 
 
 class NoiseSampling(PolicyConfig):
-    """Random cohort of m clients with probabilities that balance noise against bias.
+    """Random cohort of m clients, drawn with probabilities that balance noise against bias.
 
-    The cost of client k is c_k = G_k^2 + nu_k, divided by the mean cost weighted by data size. nu_k
-    is the expected squared norm of the noise in the next release. G_k^2 is the moving mean of
-    max(0, ``|release|^2 - nu_k``). Before a client's first release, it is the other clients' mean.
+    The cost of client k is c_k = G_k^2 + nu_k, divided by the data-weighted mean cost. nu_k is the
+    expected squared norm of the noise in the next release. G_k^2 is the moving mean of max(0,
+    ``|release|^2 - nu_k``). A client without a release gets the mean G_k^2 of the others.
 
     With ``biased``, q minimises sum q_k c_k + lambda sum (q_k - p_k)^2 / p_k over 0 <= q_k <= 1 / m
     with sum q = 1, where p_k is the share of the data. Client k is drawn with probability m q_k.
     Aggregation weights are equal, so client k's expected weight is q_k.
 
     With ``unbiased``, pi minimises sum p_k^2 c_k / pi_k over 0 <= pi_k <= 1 with sum pi = m. This
-    is the error of an average with weights p_k / pi_k under independent draws. In the solution,
-    pi_k = min(1, s p_k sqrt(c_k)) for a factor s. Noisy clients are therefore drawn more often.
+    sum is the error of an average with weights p_k / pi_k under independent draws. In the solution,
+    pi_k = min(1, s p_k sqrt(c_k)) for a factor s. Clients with more noise are drawn more often.
     Weights are scaled to a sum of one, which leaves a bias of order 1 / m.
 
     Attributes:
@@ -112,8 +112,8 @@ class TolerantFirst(PolicyConfig):
     """Selection of the m available clients with the least noise in their next release.
 
     Aggregation weights are equal. This is the limit of :class:`NoiseSampling` for lambda -> 0 and
-    G_k = 0, where q_k is 1 / m or 0. Under the schedule ``geometric``, each release of a client is
-    noisier than the last one, so clients take turns.
+    G_k = 0, where each q_k is 1 / m or 0. Under the schedule ``geometric``, each release of a
+    client is noisier than the previous one, so clients take turns.
     """
 
     name: ClassVar[str] = "tolerant_first"
@@ -130,12 +130,12 @@ class TolerantFirst(PolicyConfig):
 
 
 class BudgetGroups(PolicyConfig):
-    """Sampling from groups of clients with similar budgets, each with a separate sampling ratio.
+    """Sampling from groups of clients with similar budgets, with one sampling ratio per group.
 
-    Groups are intervals of equal length in the logarithm of the total budget. Group g has n_g
+    Groups correspond to equal intervals of the logarithm of the total budget. Group g has n_g
     available clients, a share w_g of all available clients' data, and mean noise nu_g. Each of its
     clients is drawn with probability r_g. The r_g minimise the noise of the average, sum w_g^2 nu_g
-    / (r_g n_g), for sum r_g n_g = m. In the solution, r_g n_g is proportional to w_g sqrt(nu_g)
+    / (r_g n_g), with sum r_g n_g = m. In the solution, r_g n_g is proportional to w_g sqrt(nu_g)
     unless r_g is 1. A client's weight is w_g / (r_g n_g). Weights are scaled to a sum of one.
 
     Attributes:
@@ -190,7 +190,7 @@ def counted(counts: Array, selection: Selection) -> Array:
 
 
 def share_among(context: Context, among: Array) -> Array:
-    """Return each client's share of the data of clients in ``among``, float [K]; 0 for others."""
+    """Return each client's share of the data held by ``among``, float [K]; 0 for other clients."""
     size = jnp.where(among, context.data_size, 0.0)
     return size / jnp.maximum(jnp.sum(size), 1.0)
 
@@ -231,7 +231,7 @@ def biased_probabilities(
         short = jnp.sum(at(middle)) < 1
         return jnp.where(short, middle, low), jnp.where(short, high, middle)
 
-    # At the lower end, all q are 0. At the upper end, all q are 1 / m.
+    # All q are 0 at tau = ``low``, and all q are 1 / m at tau = ``high``.
     low = jnp.min(cost) - 2 * bias_weight
     high = jnp.max(cost + 2 * bias_weight * (1 / (count * jnp.where(among, share, 1.0)) - 1))
     return count * at(jax.lax.fori_loop(0, BISECTION_STEPS, halve, (low, high))[1])
@@ -263,6 +263,6 @@ def groups_of(budget: Array, num_groups: int) -> Array:
     """
     log = jnp.log(jnp.where(jnp.isfinite(budget), budget, 1.0))
     least, most = jnp.min(log), jnp.max(log)
-    # Without the margins, rounding could separate clients with equal budgets.
+    # Without both margins, rounding could put clients with equal budgets in different groups.
     place = num_groups * (log - least) / jnp.maximum(most - least, 1e-5)
     return jnp.minimum(place + 1e-4, num_groups - 1).astype(jnp.int32)

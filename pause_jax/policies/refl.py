@@ -34,14 +34,14 @@ class ReflState(NamedTuple):
 class Refl(PolicyConfig):
     """Selection of the clients least likely to be available in the next time slot.
 
-    The slot begins in mu seconds and ends in 2 mu seconds. After a round of D seconds, mu <- (1 -
+    The slot starts in mu seconds and ends in 2 mu seconds. After a round of D seconds, mu <- (1 -
     alpha) D + alpha mu. All available clients report their probability of being available in the
     slot. In the simulation, this probability is the smaller of the availability trace's forecasts
     for the two ends of the slot (``Context.forecast``). The cohort has max(1, m - s) clients, where
     s is the number of late updates that enter the next average (``stale_updates="next"``). Ties are
     broken at random. Without a trace, or on a server without a clock, all clients are tied.
 
-    ``Learning(stale_damping=0.35)`` applies REFL's weights to stale updates.
+    Set ``Learning(stale_damping=0.35)`` to weight stale updates as in REFL.
 
     Attributes:
       memory: alpha, weight of the previous mu.

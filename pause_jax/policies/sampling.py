@@ -1,4 +1,4 @@
-"""Unbiased sampling: the expected average of a cohort is the average over all data.
+"""Unbiased sampling: the expected average of a cohort equals the average over all data.
 
 Source: Li et al. 2020 (MD sampling); Fraboni et al., "Clustered sampling", ICML 2021, Algorithm 1;
 Ribero, Vikalo and de Veciana, "Federated learning under intermittent client availability and
@@ -38,7 +38,7 @@ class MdSampling(PolicyConfig):
 class ClusteredSize(PolicyConfig):
     """Clustered sampling based on sample size, with one draw from each of m distributions.
 
-    Like MD sampling, it is unbiased. The variance of its aggregation weights is never larger.
+    Like MD sampling, clustered sampling is unbiased. Its weights never have a larger variance.
     """
 
     name: ClassVar[str] = "clustered_size"
@@ -58,7 +58,7 @@ class ClusteredSize(PolicyConfig):
 class F3ast(PolicyConfig):
     """Selection of the m clients with the largest ratio of data share to participation rate.
 
-    p_k is the share of the data, and r_k is the participation rate. After each round, r <- (1 -
+    p_k is client k's share of the data, and r_k its participation rate. After each round, r <- (1 -
     beta) r + beta x, where x_k is 1 for chosen clients and 0 for others. Before round 1, r = p. The
     selection follows the gradient of -sum p_k^2 / r_k, the negative variance of the average.
     Aggregation weights are proportional to p_k / r_k with the updated rates. The long-run average

@@ -21,14 +21,14 @@ class TurnsState(NamedTuple):
     """State of speed turns."""
 
     index: Any  # state of the index rule
-    due: Bool[Array, " K"]  # clients that had no turn yet in the current cycle
+    due: Bool[Array, " K"]  # clients without a turn in the current cycle so far
 
 
 class SpeedTurns(PolicyConfig):
     """Selection of the fastest clients, by estimated speed, among those due in the current cycle.
 
     A client takes part at most once per cycle, with clients of similar speed. A cycle ends when
-    fewer than m due clients are available. The fastest clients of the next cycle fill this cohort.
+    fewer than m due clients are available. The fastest other clients join and start the next cycle.
 
     Attributes:
       index: index rule that estimates speeds optimistically.

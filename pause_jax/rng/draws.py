@@ -1,4 +1,4 @@
-"""Random draws for many clients or samples in one call, with both output words of threefry.
+"""Random draws for many clients or samples in one call, using both output words of threefry.
 
 ``jax.random`` folds two threefry words into one, and XLA compiles each call to a separate loop.
 This module uses both words and draws for all clients in one call. With a threefry key, a client's
@@ -24,8 +24,8 @@ def bits_of(key: Array, numbers: Array, count: int) -> Array:
     """Draw ``count`` random words for each client or sample number in ``numbers``, int [n], >= 0.
 
     Threefry (Salmon et al., 2011) encrypts pairs of words, here (number + 1, place), with the key.
-    ``jax.random`` encrypts only pairs that start with 0, so its results for the same key never
-    collide with these words. For other key implementations, the number is folded into the key.
+    ``jax.random`` encrypts only pairs that start with 0, so it never encrypts any of these pairs.
+    For other key implementations, the number is folded into the key.
 
     Returns:
       uint32 [n, count]. With a threefry key, a larger ``count`` (static) only appends words.
@@ -36,7 +36,7 @@ def bits_of(key: Array, numbers: Array, count: int) -> Array:
     first, second = jax.random.key_data(key)
     pairs = numbers.shape[0], -(-count // 2)
     number = jnp.broadcast_to(numbers.astype(jnp.uint32)[:, None] + np.uint32(1), pairs)
-    # Adding 0 * number batches `place` under any vmap, as the CPU loop of the primitive requires.
+    # Adding 0 * number makes vmap batch `place`, as the CPU loop of the primitive requires.
     place = jnp.broadcast_to(jnp.arange(pairs[1], dtype=jnp.uint32), pairs) + number * np.uint32(0)
     words = threefry2x32_p.bind(first, second, number, place)
     return jnp.stack(words, axis=-1).reshape(pairs[0], -1)[:, :count]
@@ -63,7 +63,7 @@ def laplace(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Arr
 def laplace_from(words: Array) -> Array:
     """Convert random words to Laplace noise of scale 1, a float32 array of the same shape.
 
-    One bit sets the sign, and 31 bits set the magnitude up to 22 (16 in ``jax.random.laplace``).
+    One bit sets the sign. 31 bits set the magnitude, at most 22 (16 in ``jax.random.laplace``).
     """
     magnitude = -jnp.log((_signed(words >> 1) + 0.5) * 2.0**-31)
     return jnp.where(words & 1, magnitude, -magnitude)
@@ -82,13 +82,13 @@ def normal_from(words: Array) -> Array:
 
 
 def _signed(words: Array) -> Array:
-    # Convert int32 instead, because many CPUs have no vector instruction that converts uint32.
+    # Reinterpret as int32, because many CPUs have no vector instruction for uint32 to float.
     return jax.lax.bitcast_convert_type(words, jnp.int32).astype(jnp.float32)
 
 
 def evenly(count: int) -> NDArray[np.float64]:
     """Return i times the golden ratio modulo 1 for i = 0, ..., ``count`` - 1, float [count].
 
-    Consecutive multiples are spread evenly over [0, 1), so clients with adjacent numbers differ.
+    Consecutive multiples are spread evenly over [0, 1), so neighbouring values differ clearly.
     """
     return np.asarray(np.arange(count) * _GOLDEN % 1, np.float64)

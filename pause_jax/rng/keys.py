@@ -1,7 +1,7 @@
 """Random keys of a run, derived from named streams.
 
 A run splits its key into independent streams. ``world``, ``data``, ``model`` and ``inputs`` do not
-depend on the policy, so runs with the same key share the latencies, data and initial model. Within
+depend on the policy, so runs with the same key have the same latencies, data and initial model. In
 a stream, we fold the round number (from 1) into the key. For a client's key, we also fold in the
 client's number. A client's draws therefore do not depend on the other clients in the cohort.
 """
@@ -24,9 +24,9 @@ class Streams(NamedTuple):
       data: partition of the samples among clients, data quality, and held-out samples.
       model: initial model.
       policy: queries and choices of the policy.
-      training: sample order and dropout of each client, and mini-batches for query answers.
-      privacy: noise in each client's update.
-      inputs: noise in low-quality inputs, the same in every round.
+      training: sample order and dropout masks of each client, and mini-batches for query answers.
+      privacy: noise added to each client's update.
+      inputs: noise added to low-quality inputs, the same in every round.
     """
 
     world: Key[Array, ""]
@@ -50,11 +50,11 @@ class RoundKeys(NamedTuple):
       latency: latencies of all clients, their features, and drop-outs of the latency model.
       availability: random availability of clients.
       policy: the policy's query and choice.
-      training: training of the cohort. Draws depend on the client numbers.
-      privacy: noise in the cohort's updates. Each client's number is folded into this key.
-      availability_trace: step of the availability trace.
+      training: training of the cohort. Each client's number enters its draws.
+      privacy: noise added to the cohort's updates. Each client's number is folded into this key.
+      availability_trace: transition of the availability trace in this round.
       dropout: drop-outs of all clients with probability ``SimConfig.dropout``.
-      answers: answers to the policy's query. Draws depend on the client numbers.
+      answers: answers to the policy's query. Each client's number enters its draws.
     """
 
     latency: Key[Array, ""]
@@ -70,9 +70,9 @@ class RoundKeys(NamedTuple):
 def of_round(run: Streams, round: Array | int) -> RoundKeys:
     """Derive the keys of round t >= 1.
 
-    In the stream ``world``, round t uses the numbers 2 t and 2 t + 1. For three keys, we first fold
-    in 0 or 1, which no round of their stream uses, and then t. XLA compiles each threefry call to a
-    separate loop, so all folds are batched into two calls.
+    Round t folds 2 t and 2 t + 1 into the key of the stream ``world``. For the last three keys, we
+    fold in 0 or 1, which no round of the stream uses, and then t. XLA compiles each threefry call
+    to a separate loop, so all folds are batched into two calls.
     """
     impl = jax.random.key_impl(run.world)
 
@@ -99,7 +99,7 @@ def first_availability(world: Array) -> Array:
 
 
 def local_work(latency: Array) -> Array:
-    """Derive a round's key for the local work from the round's key for latencies."""
+    """Derive the key for a round's local work from the round's latency key."""
     return jax.random.fold_in(jax.random.clone(latency), 2**32 - 1)
 
 
@@ -119,7 +119,7 @@ def trained_part(model: Array) -> Array:
 
 
 def choice(policy: Array, round: Array | int) -> Array:
-    """Derive a round's policy key, which a policy without queries uses for its choice."""
+    """Derive a round's policy key, with which a policy without queries makes its choice."""
     return jax.random.fold_in(policy, round)
 
 

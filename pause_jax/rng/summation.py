@@ -1,7 +1,7 @@
 """Sums that are rounded in the same way in every program and at every batch size.
 
-XLA chooses the order of additions based on array shapes. One ulp can decide a near-tie between two
-cohorts, and runs diverge after their first different choice.
+XLA chooses the order of additions based on array shapes. A difference of one ulp can decide a
+near-tie between two cohorts, and two runs diverge after the first different choice.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from jax import Array
 
 
 def tree_sum(values: Array) -> Array:
-    """Sum over the last axis, of length m, as a balanced tree.
+    """Sum over the last axis, of length m, by a balanced tree of additions.
 
     Each term is rounded at most ceil(log2 m) times. Increasing a term never decreases the sum.
     """
@@ -27,7 +27,7 @@ def add(total: Array, rest: Array, term: Array) -> tuple[Array, Array]:
 
     Returns (rounded total, rounding error not yet included). After any number of terms, the total
     has a relative error of about one rounding. Knuth's two-sum computes the error of each addition
-    exactly, because XLA does not reorder additions by default.
+    exactly. This is possible because XLA does not reorder additions by default.
     """
     rough = total + term
     of_term = rough - total

@@ -1,7 +1,7 @@
 """Simulated annealing over sets of clients (Algorithm 2 of PAUSE, ALSA and vanilla annealing).
 
-A landscape holds the energies, neighbourhoods and temperature scale of a round. `init_chain` and
-`chain_step` run one chain. Several chains run under vmap, and the result is their best set.
+A landscape defines the energies, neighbourhoods and temperature scale of a round. `init_chain` and
+`chain_step` run one chain. Several chains run under vmap, and the search returns the best set.
 
 Source: Peleg et al. 2025, PAUSE (18) and (19), rules R1 and R2 of section IV-B; Ben Ami et al. 2025
 (BSFL), section V.
@@ -23,19 +23,19 @@ from pause_jax.base.struct import number, static
 from pause_jax.rng.summation import on_grid, tree_sum
 
 NEIGHBOURHOODS = ("pause", "alsa", "vanilla")
-# omega of PAUSE (19). C must exceed the largest energy difference, even in float32.
+# omega of PAUSE (19), which makes C exceed the largest energy difference even in float32.
 OMEGA = 1e-6
-# Maximum number of clients for draws from float32 uniforms. Larger networks need more bits.
+# Maximum number of clients for which float32 uniforms are precise enough to draw a client.
 FEW = 2**16
 
 
 class Landscape(NamedTuple):
-    """Energies, neighbourhoods and temperature scale that all chains of a round share."""
+    """Energies, neighbourhoods and temperature scale shared by all chains of a round."""
 
-    # Infinite values are replaced by finite ones that preserve the order of all energies.
-    index: Float[Array, " K"]  # type: ignore[assignment]  # shadows tuple.index, which nobody needs
+    # Infinite values are replaced by finite values that preserve the order of all energies.
+    index: Float[Array, " K"]  # type: ignore[assignment]  # shadows tuple.index, which is unused
     weight: Float[Array, " K"]  # rounded to make sums of m weights exact in any order
-    ranks: Int[Array, "L K"]  # each client's place in each sorted list of R2, with random ties
+    ranks: Int[Array, "L K"]  # each client's rank in each list of R2, with ties broken at random
     available: Bool[Array, " K"]
     temperature_scale: Float[Array, ""]  # C
 
@@ -46,8 +46,8 @@ def make_landscape(
     """Sort the lists of R2, compute the temperature scale C, and make the index finite.
 
     ``pause`` uses the lists ucb, g and p, with C from PAUSE (19). ``alsa`` uses ucb and g, and
-    ``vanilla`` uses only R1. Both use C = ``problem.energy_range`` (2 alpha + gamma + 1). Ties
-    are broken at random. (The authors perturb the values by 1e-8.)
+    ``vanilla`` uses only R1. For ``alsa`` and ``vanilla``, C is ``problem.energy_range``. Ties are
+    broken at random. (The authors' code perturbs the values by 1e-8 instead.)
     """
     index = _finite(problem.index, problem.weight, num_selected, available)
     lists = jnp.concatenate([problem.index[None], problem.terms])
@@ -61,7 +61,7 @@ def make_landscape(
 
 
 def _extremes(values: Array, num_selected: int, available: Array) -> tuple[Array, Array]:
-    """Return the available clients' m largest values, descending, and m smallest, ascending.
+    """Return the m largest values of available clients, descending, and the m smallest, ascending.
 
     These are B_m and A_m of PAUSE (19), padded with -inf and +inf if fewer than m are available.
     """
@@ -74,7 +74,7 @@ def _finite(index: Array, weight: Array, num_selected: int, available: Array) ->
     """Replace +-inf in the index [K] with finite values that preserve the order of all energies.
 
     The acceptance rule needs finite energy differences. Sums of m weights differ by less than
-    ``reach``. An index that is ``reach`` above all finite ones therefore acts like +inf.
+    ``reach``. An index value that exceeds all finite ones by ``reach`` therefore acts like +inf.
     """
     high, low = _extremes(weight, num_selected, available)
     reach = tree_sum(high) - tree_sum(low) + 1.0
@@ -88,10 +88,10 @@ def _finite(index: Array, weight: Array, num_selected: int, available: Array) ->
 
 
 def _ranks(lists: Array, key: Array) -> Array:
-    """Rank the clients of each list [L, K] in ascending order, int32 [L, K], with random ties."""
+    """Return the ascending ranks of the clients in each list [L, K], with ties broken at random."""
     num_clients = lists.shape[1]
     place = jnp.arange(num_clients, dtype=jnp.int32)
-    # Order of clients with equal values, the same in all lists.
+    # Order of clients with equal values, the same for all lists.
     order = shuffled(num_clients, jnp.ones(num_clients, bool), key)
 
     def rank(values: Array) -> Array:
@@ -102,7 +102,7 @@ def _ranks(lists: Array, key: Array) -> Array:
 
 
 def _largest_difference(index: Array, terms: Array, num_selected: int, available: Array) -> Array:
-    """Compute an upper bound on the energy difference of two sets, PAUSE (19) without omega."""
+    """Compute an upper bound on the energy difference between sets, PAUSE (19) without omega."""
     index_high, index_low = _extremes(index, num_selected, available)
     highs, lows = jax.vmap(lambda term: _extremes(term, num_selected, available))(terms)
     return (
@@ -114,7 +114,7 @@ def _largest_difference(index: Array, terms: Array, num_selected: int, available
 
 
 def walk_energy(landscape: Landscape, members: Array) -> Array:
-    """Compute the energy, PAUSE (18), of a membership mask from the landscape's finite index."""
+    """Compute the energy, PAUSE (18), of a set given by its mask, using the finite index."""
     slowest = jnp.min(jnp.where(members, landscape.index, jnp.inf))
     return slowest + jnp.sum(jnp.where(members, landscape.weight, 0.0))
 
@@ -122,7 +122,7 @@ def walk_energy(landscape: Landscape, members: Array) -> Array:
 def neighbour_masks(landscape: Landscape, members: Array) -> tuple[Array, Array, Array, Array]:
     """Return the neighbourhood of R1 and R2 as two products of sets, given by four masks [K].
 
-    A neighbour replaces a member i with a client j from outside. The neighbour is *active* if i is
+    A neighbour of a set replaces a member i with a non-member j. The neighbour is *active* if i is
     the lowest member in at least one list, and *passive* if j is below all members in at least one
     list. The neighbourhood is the disjoint union of (removable x outside) and (others x below).
     """
@@ -137,7 +137,7 @@ def neighbour_masks(landscape: Landscape, members: Array) -> tuple[Array, Array,
 
 
 def num_swaps(leaving: Array, entering: Array) -> Array:
-    """Count the pairs of one leaving and one entering client, given their masks [K].
+    """Count the pairs of a leaving client and an entering client, given both masks [K].
 
     The count is a float (exact up to 2^24 in float32), because m (K - m) can overflow int32.
     """
@@ -154,17 +154,17 @@ class ChainState(NamedTuple):
 
 
 class AnnealingTrace(NamedTuple):
-    """Results of all chains. ``best_energy`` and ``current_energy`` use the finite index."""
+    """Results of all chains. The energies per step are computed from the finite index."""
 
-    clients: Int[Array, " m"]  # best set of all chains, ascending
+    clients: Int[Array, " m"]  # best set over all chains, ascending
     energy: Float[Array, ""]  # energy of this set, PAUSE (18)
     best_energy: Float[Array, "chains steps"]  # best energy of each chain after each step
     current_energy: Float[Array, "chains steps"]  # energy of each chain's set after each step
-    acceptance_rate: Float[Array, ""]  # share of accepted steps, over all chains
+    acceptance_rate: Float[Array, ""]  # fraction of accepted steps over all chains
 
 
 def init_chain(key: Array, landscape: Landscape, num_selected: int) -> ChainState:
-    """Start a chain at a random set of m available clients, or at all if fewer are available."""
+    """Start a chain at a random set of m available clients, or of all if fewer are available."""
     num_clients = landscape.index.shape[0]
     order = shuffled(num_clients, landscape.available, key)
     members = jnp.zeros(num_clients, bool).at[order[:num_selected]].set(True)
@@ -176,15 +176,15 @@ def init_chain(key: Array, landscape: Landscape, num_selected: int) -> ChainStat
 def chain_step(
     bits: Array, state: ChainState, step: Array, landscape: Landscape, cooling: Array | float
 ) -> tuple[ChainState, Array]:
-    """Propose a uniform neighbour, apply the Metropolis rule, and return (state, accepted).
+    """Propose a random neighbour, apply the Metropolis rule, and return (state, accepted).
 
     An uphill or level move is always accepted. A downhill move is accepted with probability
-    ``exp((E(new) - E(old)) / tau)``, where ``tau = C / (kappa ln(1 + step))``. (The paper prints
-    the opposite sign, which would accept every move.)
+    ``exp((E(new) - E(old)) / tau)``, where ``tau = C / (kappa ln(1 + step))``. (With the sign
+    printed in the paper, every move would be accepted.)
 
-    Each of n candidates is drawn with probability 1 / n, up to a relative error. The error is n /
-    2^23 in networks of up to ``FEW`` clients (4e-5 for n = 300), and n / 2^32 in larger networks.
-    ``bits`` are four independent random words, uint32 [4].
+    Each of n clients that may leave or enter is drawn with probability 1 / n, up to a relative
+    error of n / 2^23 (n / 2^32 in networks of more than ``FEW`` clients). For n = 300, the error is
+    4e-5. ``bits`` contains four independent random words, uint32 [4].
     """
     removable, outside, others, below = neighbour_masks(landscape, state.members)
     num_active, num_passive = num_swaps(removable, outside), num_swaps(others, below)
@@ -220,8 +220,8 @@ def _uniform(word: Array) -> Array:
 
 
 def _pick(mask: Array, word: Array) -> Array:
-    """Pick a true entry of a mask uniformly with one random word, and return its place."""
-    # XLA's cumulative sum is slow on a CPU. For few clients, a [K, K] product is faster.
+    """Pick a true entry of a mask uniformly with one random word, and return its position."""
+    # XLA's cumulative sum is slow on a CPU. For few clients, a [K, K] matrix product is faster.
     if mask.shape[0] <= SMALL:
         place = mask.astype(jnp.float32) @ jnp.triu(jnp.ones((mask.shape[0],) * 2))
     else:
@@ -232,7 +232,7 @@ def _pick(mask: Array, word: Array) -> Array:
 def _below(word: Array, count: Array, num_clients: int) -> Array:
     """Map a random word to a uniform integer in [0, count), for count <= ``num_clients`` (static).
 
-    A uniform float32 has only 2^23 values. It would draw some of a million integers 1/8 more often.
+    A uniform float32 has only 2^23 values. Of a million integers, some would be 1/8 more likely.
     """
     if num_clients > FEW:
         return (word % jnp.maximum(count, 1).astype(jnp.uint32)).astype(count.dtype)
@@ -267,7 +267,7 @@ def anneal(
       cooling: kappa, divisor of the temperature.
 
     Returns:
-      Trace with m distinct clients. All are available unless fewer than m clients are available.
+      Trace with m distinct clients, which are all available if at least m clients are available.
 
     Raises:
       ValueError: if the shapes disagree, m is out of range, or an untraced value is NaN.
@@ -286,13 +286,13 @@ def anneal(
     def run(key: Array) -> _Steps:
         init_key, steps_key = jax.random.split(key)
         start = init_chain(init_key, landscape, num_selected)
-        # Draw all words at once, because drawing them in each step costs more than the step itself.
+        # Draw all words at once. Drawing them in each step would cost more than the step itself.
         bits = jax.random.bits(steps_key, (steps, 4), jnp.uint32)
         return lax.scan(body, start, (jnp.arange(1, steps + 1), bits))
 
     final, (best_energy, current_energy, moved) = jax.vmap(run)(jax.random.split(chain_key, chains))
     members = final.best_members[jnp.argmax(final.best_energy)]
-    # Members come first. Others fill slots only if fewer than m clients are available.
+    # Members come first. Other clients fill slots only if fewer than m clients are available.
     clients = jnp.sort(jnp.argsort(~members, stable=True)[:num_selected]).astype(jnp.int32)
     energy = set_energy(problem.index, problem.weight, clients, available)
     return AnnealingTrace(clients, energy, best_energy, current_energy, jnp.mean(moved))
@@ -303,9 +303,9 @@ class Annealing(Search):
 
     Attributes:
       neighbourhood: ``pause``, ``alsa`` or ``vanilla``.
-      steps: annealing steps per round (500 and 3,000 in the authors' small and large networks).
+      steps: steps per chain and round (500 and 3,000 in the authors' small and large networks).
       chains: number of independent chains. The best set of all chains is selected.
-      cooling: kappa, divisor of the temperature (1 as printed; 30 or 70 in the authors' runs).
+      cooling: kappa, divisor of the temperature (1 in the paper; 30 or 70 in the authors' runs).
     """
 
     name: ClassVar[str] = "annealing"
@@ -331,7 +331,7 @@ class Annealing(Search):
         )
         weight = jnp.where(available, problem.weight, 0.0)
         best_set, best = exact(problem.index, weight, num_selected, available=available)
-        # Sets with infinite energies are compared by their sums of weights.
+        # Sets with the same infinite energy are compared by their sums of weights.
         rest = jnp.sum(weight[best_set]) - jnp.sum(weight[trace.clients])
         gap = jnp.where(
             best == trace.energy, jnp.where(jnp.isinf(best), rest, 0.0), best - trace.energy

@@ -1,7 +1,7 @@
-"""Exact search using a threshold sweep that works under jit and vmap.
+"""Exact search by a threshold sweep, for use under jit and vmap.
 
-For up to ``SMALL`` clients, all prefixes are compared in parallel. For more clients, a sort is
-followed by two scans over blocks of places.
+A prefix contains the clients whose index is at least that of one client. For up to ``SMALL``
+clients, all prefixes are compared in parallel. Larger networks need a sort and two scans.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from pause_jax.bandit.search.problem import (
 )
 from pause_jax.rng.summation import tree_sum
 
-# Maximum number of clients for comparing all prefixes in parallel.
+# Maximum number of clients for which all prefixes are compared in parallel.
 SMALL = 64
-# Minimum number of places per block.
+# Minimum number of clients per block.
 BLOCK = 32
 
 
@@ -44,22 +44,22 @@ def exact(
     Sort the clients by descending index. A set whose lowest index is at place j lies within the
     first j clients, so its energy is at most index_(j) plus their m largest weights. The m clients
     with these weights attain at least this value, because their indices are at least index_(j). The
-    best prefix therefore yields the optimum of PAUSE (14). (The paper assumes that this requires an
-    exhaustive search.)
+    best prefix therefore yields the optimum of PAUSE (14). (The paper assumes that finding the
+    optimum requires an exhaustive search.)
 
-    Sets with an infinite lowest index (+inf if untried) are compared by their sums of weights.
+    Sets whose lowest index is the same infinity are compared by their sums of weights.
 
     Args:
-      index: float [K], may contain +inf and -inf, but no NaN.
+      index: float [K], may contain +inf (untried clients) and -inf, but not NaN.
       weight: float [K], finite.
       num_selected: m, 1 <= m <= K (static).
       available: bool [K]; None if all clients are available. If fewer than m are available,
         unavailable clients complete the set. The mask ``available[clients]`` excludes them.
-      key: random key that breaks ties; None to break ties by client number.
+      key: random key for breaking ties; None to break ties by client number.
 
     Returns:
-      ``(clients, energy)``. The clients, int32 [m], are distinct and ascending. The energy is that
-      of the available ones.
+      ``(clients, energy)``. The clients, int32 [m], are distinct and ascending. The energy
+      includes only the available clients.
 
     Raises:
       ValueError: if the shapes disagree, m is out of range, or an untraced value is NaN.
@@ -78,9 +78,9 @@ def _by_counting(
 ) -> Array:
     """Compare all prefixes in parallel, with O(K^3) work but no sort, and return the best set.
 
-    Prefix j consists of client j and the available clients that precede it by index. A client's
-    place by weight in a prefix is one plus the number of heavier members. A product of two [K, K]
-    masks counts these members for all prefixes at once.
+    Prefix j consists of client j and the available clients that precede client j by index. The rank
+    of a client by weight in a prefix is one plus the number of heavier members. A matrix product of
+    two [K, K] masks counts these members for all prefixes at once.
     """
     # Random words that break ties in index, in weight, and between prefixes.
     bits: Array | tuple[None, ...] = (None, None, None)
@@ -90,13 +90,13 @@ def _by_counting(
     prefix = ~stands_before & available[:, None] & available[None, :]  # [j, i]: i is in prefix j
     itself = jnp.eye(index.shape[0], dtype=bool)
     heavier = _precedence(weight, available, bits[1]) | itself  # [h, i]: h is not lighter than i
-    place = prefix.astype(jnp.float32) @ heavier.astype(jnp.float32)  # [j, i]: place of i in j
+    place = prefix.astype(jnp.float32) @ heavier.astype(jnp.float32)  # [j, i]: rank of i in j
     cohort = prefix & (place <= num_selected)  # [j, i]: i is among the m heaviest of prefix j
     total = _total_of_heaviest(weight, cohort, place, num_selected)
     value = jnp.where(jnp.isinf(index), index, index + total)
     feasible = available & (jnp.sum(prefix, axis=1) >= num_selected)
     best = _lexicographic_argmax(value, total, feasible, bits[2])
-    # If fewer than m clients are available, take all of them, then unavailable ones.
+    # If fewer than m clients are available, take them all and add unavailable clients.
     first = jnp.sum(stands_before, axis=0) < num_selected
     chosen = jnp.where(jnp.any(feasible), cohort[best], first)
     return _members(chosen, num_selected)
@@ -116,10 +116,10 @@ def _total_of_heaviest(
     place: Float[Array, "K K"],
     num_selected: int,
 ) -> Float[Array, " K"]:
-    """Sum each cohort's weights in descending order. Sums of equal weights are then bitwise equal.
+    """Sum each cohort's weights in descending order, so equal weights have bitwise equal sums.
 
-    Row j of ``cohort`` is the mask of cohort j. Row j of ``place`` numbers its members from 1 to m
-    by descending weight. Sums with one nonzero term move the weights to these places.
+    Row j of ``cohort`` is the mask of cohort j. Row j of ``place`` numbers the members of cohort j
+    from 1 to m by descending weight. A sum with one nonzero term moves each weight to its place.
     """
     places = 1 + jnp.arange(num_selected, dtype=place.dtype)[None, None, :]
     holds = cohort[:, :, None] & (place[:, :, None] == places)  # [j, i, r]
@@ -195,11 +195,11 @@ class Exact(Search):
 
 
 def best_prefix(index: Array, weight: Array, num_selected: int) -> Array:
-    """Return the last place of the prefix with the largest sum of last index and m largest weights.
+    """Return the end of the prefix that maximises its last index plus its m largest weights.
 
     The places after the first m are split into blocks. One scan passes the m largest weights from
-    block to block. Another scan inserts the weights of all blocks in parallel. The sum of m sorted
-    weights is a fixed tree of additions, so sums of equal weights are bitwise equal.
+    block to block. A second scan inserts the weights one by one, in all blocks in parallel.
+    The m sorted weights are summed in a fixed order, so equal weights have bitwise equal sums.
 
     ``index`` must be descending. Both arrays are -inf at places without a client. Ties go to the
     larger sum of weights, then to the first place. With fewer than m clients, the result is m - 1.
@@ -216,7 +216,7 @@ def best_prefix(index: Array, weight: Array, num_selected: int) -> Array:
         return lax.top_k(jnp.concatenate([top, weight]), num_selected)[0], top
 
     def enter(top: Array, weight: Array) -> tuple[Array, Array]:
-        """Insert one weight per block, [B], into its m largest weights, descending, [B, m]."""
+        """Insert one weight [B] per block into the block's m largest weights [B, m], descending."""
         above = jnp.pad(top[:, :-1], ((0, 0), (1, 0)), constant_values=jnp.inf)
         top = jnp.maximum(top, jnp.minimum(above, weight[:, None]))
         return top, tree_sum(top)

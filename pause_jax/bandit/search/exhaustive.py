@@ -23,7 +23,7 @@ from pause_jax.rng.summation import tree_sum
 
 # Maximum number of sets C(K, m). Networks with more sets are rejected.
 MAX_SETS = 10_000_000
-# Number of sets scored in parallel, which bounds the memory.
+# Number of sets scored in parallel, which limits memory use.
 CHUNK = 4096
 
 
@@ -38,8 +38,8 @@ def exhaustive(
 ) -> tuple[Array, Array]:
     """Maximise ``min index + sum weight`` by scoring every set, as in the authors' code.
 
-    Ranks are converted to sets on the fly (combinatorial number system). Only ``chunk_size`` sets
-    are in memory at once. The other arguments, the result and the errors are those of
+    Sets are generated from their ranks (combinatorial number system). Only ``chunk_size`` sets are
+    in memory at once. The other arguments, the result and the other errors are those of
     :func:`pause_jax.bandit.search.exact`.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Maximisation problem of a round, with the interface and helpers of all searches.
+"""Maximisation problem of a round, and the interface and helper functions of all searches.
 
-The problem is to find the set of m available clients with the largest (minimum of index) + (sum of
-weight). This is PAUSE (14) and BSFL (17), or PAUSE (10) for the genie.
+The problem is to find the set of m available clients that maximises (minimum of index) + (sum of
+weight). It is PAUSE (14) and BSFL (17), or PAUSE (10) for the genie.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Problem(NamedTuple):
     Attributes:
       index: float [K], may contain +inf (for untried clients) or -inf.
       terms: float [L, K], finite additive terms. Their sum over L is the weight.
-      energy_range: scalar, one plus the bound of Lemma 1 on the energy difference of two cohorts.
+      energy_range: scalar, one plus the bound of Lemma 1 on the energy difference between cohorts.
     """
 
-    index: Float[Array, " K"]  # type: ignore[assignment]  # shadows tuple.index, which nobody needs
+    index: Float[Array, " K"]  # type: ignore[assignment]  # shadows tuple.index, which is unused
     terms: Float[Array, "L K"]
     energy_range: Float[Array, ""]
 
@@ -95,9 +95,9 @@ def ordered(value: Array, available: Array, key: Array | None) -> Array:
 
 
 def _falling(value: Array, available: Array) -> Array:
-    """Map floats to unsigned integers in reverse order. XLA sorts these twice as fast on a CPU.
+    """Map floats to unsigned integers in reverse order, which XLA sorts twice as fast on a CPU.
 
-    Unavailable clients map to the largest integer and therefore come last. No number maps to it.
+    Unavailable clients map to the largest integer, to which no number maps, and thus come last.
     """
     width = jnp.finfo(value.dtype).bits
     bits = lax.bitcast_convert_type(jnp.where(value == 0, 0.0, -value), f"uint{width}")
