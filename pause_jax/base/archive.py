@@ -22,7 +22,7 @@ Arrays = Mapping[str, NDArray[Any]]
 def decoded(where: object, content: str | bytes, kind: type[T], advice: str) -> T:
     """Decode JSON as an instance of ``kind``. Raise ConfigError if the content does not match."""
     try:
-        # msgspec.json would reject the NaN and infinity that Python's json writes.
+        # msgspec.json would reject the NaN and infinity values that Python's json module writes.
         return msgspec.convert(json.loads(content), kind)
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
         raise ConfigError(f"{where}: is damaged ({one_line(str(error))}). {advice}") from None

@@ -26,8 +26,8 @@ def check_fields(config: Config) -> None:
     """Validate every field of a config tree against its rule.
 
     Raises:
-      ConfigError: if a field violates its rule (under ``vmap``, in any run). :func:`marked` handles
-        values traced by ``jit``, which are unknown here.
+      ConfigError: if a field violates its rule (under ``vmap``, if any run does). Values traced by
+        ``jit`` are unknown here, so :func:`marked` checks them.
     """
     for path, part in nested(config):
         for name, value, rule, field in fields(part):
@@ -59,7 +59,7 @@ def _violated_by_node(value: Any, rule: Rule, factory: Any) -> str:
 def marked(config: Any) -> Any:
     """Return the config with NaN in place of traced numbers that violate their rule.
 
-    Code under ``jit`` cannot raise errors that depend on traced values. NaN marks invalid results.
+    Code under ``jit`` cannot raise errors for traced values. NaN marks the results as invalid.
     """
     changes = {}
     for path, part in nested(config):
@@ -89,7 +89,7 @@ def _violated_by_number(value: Any, rule: Rule) -> str:
 
 
 def behind(value: Any) -> Any:
-    """Return the batched array behind ``vmap`` tracers. Return any other value unchanged."""
+    """Return the batched array inside ``vmap`` tracers, or any other value unchanged."""
     inner = value
     while isinstance(inner, jax.core.Tracer):
         inner = getattr(inner, "val", None)
@@ -97,7 +97,7 @@ def behind(value: Any) -> Any:
 
 
 def float32(value: Any) -> NDArray[np.float32]:
-    """Convert a number, a numeric string or an array to float32, the precision of a simulation.
+    """Convert a number, a numeric string or an array to float32, the precision of simulations.
 
     Overflow yields infinity, underflow yields 0, and an invalid value yields NaN.
     """
@@ -130,7 +130,7 @@ def _violated_by_static(value: Any, rule: Rule, default: Any) -> str:
     if rule.kind in (int, float):
         words = "whole number" if rule.kind is int else "number"
         words = f"tuple of {words}s" if several else words
-        # NumPy stores larger integers as objects, for which isfinite raises TypeError.
+        # NumPy stores integers beyond 64 bits as objects, for which isfinite raises TypeError.
         known = [entry if abs(entry) < 2**63 else math.inf for entry in entries if right_kind]
         if not right_kind or not all(rule.admitted(entry) for entry in known):
             return f"a {words}, {rule.describe()}"

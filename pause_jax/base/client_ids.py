@@ -52,7 +52,7 @@ def numbered(name: str, given: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[n
     """Map the N client ids ``given`` to the numbers 0, 1, ... in natural order.
 
     Returns:
-      (ids of clients 0, 1, ..., client number of each entry as int32 [N]).
+      (ids of clients 0, 1, ...; client number of each entry, int32 [N]).
 
     Raises:
       ConfigError: if an id is invalid. The message contains ``name`` and the id's position.
@@ -78,7 +78,7 @@ def plain(number: int) -> tuple[str, ...]:
 
 
 def gap(ids: Sequence[str]) -> str:
-    """Return the smallest number missing from ids that are all numeric, or an empty string."""
+    """Return the smallest missing number (empty if none is missing, or if an id is a name)."""
     if not all(map(_DIGITS.fullmatch, ids)):
         return ""
     numbers = {each.lstrip("0") or "0" for each in ids}  # int() rejects more than 4,300 digits

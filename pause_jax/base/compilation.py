@@ -17,12 +17,12 @@ from rich.console import Console
 from pause_jax.base.struct import ConfigError
 
 COMPILING = "Compiling ... (programs are cached for later runs)"
-# Delay before the message above, in seconds. Shorter waits need no explanation.
+# Delay before printing the message above, in seconds. Shorter waits need no explanation.
 PATIENCE = 0.5
 # XLA options for CPU programs. The first simulation of ``digits_small`` takes 18 CPU seconds with
-# JAX's defaults, and 12 with the options for small runs. At LLVM's level 2, compilation is a fifth
-# faster and programs run at the same speed. XLA's older emitters (removed in JAX 0.12) halve the
-# compile time, but the resulting programs are a third slower on large arrays.
+# JAX's defaults, and 12 with the options for small runs. With LLVM's optimization level 2,
+# compilation is a fifth faster and programs run at the same speed. XLA's older emitters (removed in
+# JAX 0.12) halve the compile time, but the resulting programs are a third slower on large arrays.
 _LEVEL, _EMITTERS = "xla_backend_optimization_level", "xla_cpu_use_fusion_emitters"
 CPU_OPTIONS: dict[str, dict[str, Any]] = {"small": {_LEVEL: 2}, "large": {_LEVEL: 2}}
 if jax.__version_info__ < (0, 12):
@@ -56,7 +56,7 @@ def cache_folder() -> pathlib.Path:
 def use_cache() -> None:
     """Enable JAX's persistent cache, unless it is already enabled or its folder cannot be created.
 
-    JAX cannot cache programs with Python callbacks, such as those of ``clustered_similarity``.
+    JAX cannot cache programs with Python callbacks, as in the policy ``clustered_similarity``.
     """
     if jax.config.values["jax_compilation_cache_dir"] is not None:
         return
@@ -64,7 +64,7 @@ def use_cache() -> None:
         folder = cache_folder() / "compiled"
         folder.mkdir(parents=True, exist_ok=True)
         jax.config.update("jax_compilation_cache_dir", str(folder))
-        # A run compiles many small programs, each in less than JAX's default threshold of 1 s.
+        # By default, JAX caches only programs that take at least 1 s to compile.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
@@ -74,7 +74,7 @@ _print_compiling = functools.cache(lambda: print(COMPILING, file=sys.stderr))
 
 @contextlib.contextmanager
 def telling() -> Iterator[None]:
-    """Print once per process that JAX is compiling, if the block is slow and stderr interactive."""
+    """Report slow compilation once per process, if stderr is interactive."""
     console = Console(stderr=True)
     waiting = threading.Timer(PATIENCE, _print_compiling)
     if console.is_terminal or console.is_jupyter:

@@ -1,10 +1,10 @@
 """Lookup of the classes and objects that config files refer to.
 
-A subclass of a kind (``PolicyConfig``, ``Mechanism``, ...) is registered under its ``name``,
-whether it belongs to the library or to the user. Files refer to other objects as
-``package.module:name``. A config file is data, so :func:`resolved` runs no code that a file
-chooses. It only looks up names in loaded modules and in files passed to ``--load``, and rejects
-objects of the wrong kind.
+Config files refer to a subclass of ``PolicyConfig``, ``Mechanism``, etc. by its ``name``. Library
+classes and custom classes are treated alike. Files refer to other objects as
+``package.module:name``. A config file must not run arbitrary code, so :func:`resolved` looks up
+names only in loaded modules and in files passed to ``--load``, and rejects objects of the wrong
+kind.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ C = TypeVar("C", bound=Config)
 _SETTINGS: dict[type[Config], dict[str, Config]] = {}
 # Namespaces of the files loaded with ``--load``, keyed by file name, such as ``my_net.py``.
 LOADED: dict[str, Mapping[str, Any]] = {}
-# The only module that a config file may import.
+# The only module that loading a config file may import.
 _NNX = "flax.nnx"
 
 
@@ -36,7 +36,7 @@ def _named_classes(base: type[C]) -> Iterator[type[C]]:
 def choices(base: type[C]) -> dict[str, type[C]]:
     """Return the named classes among ``base`` and its subclasses, keyed by name.
 
-    If several classes share a name, as after rerunning a notebook cell, the last one wins.
+    If several classes share a name (for example after a notebook cell is rerun), use the last one.
     """
     return {cls.name: cls for cls in _named_classes(base)}
 
@@ -52,14 +52,14 @@ def name_settings(base: type[C], settings: Mapping[str, C]) -> None:
 
 
 def look_up(base: type[C], name: str, where: str) -> C:
-    """Return the setting named ``name``, or the defaults of the class with this name.
+    """Return the registered config with this name, or a default config of the class with this name.
 
-    ``base`` is the kind of config, such as ``PolicyConfig``. Error messages name ``where``, the
-    field or option that contains the name.
+    ``base`` is the kind of config, such as ``PolicyConfig``. ``where`` is the field or option that
+    contains the name, for error messages.
 
     Raises:
       ConfigError: if the name is not a string, is unknown (the message lists the known names), or
-        is a library name that a custom class also uses.
+        is used by both the library and a custom class.
     """
     known: dict[str, Any] = {**choices(base), **_SETTINGS.get(base, {})}
     if not isinstance(name, str):
@@ -81,7 +81,7 @@ def look_up(base: type[C], name: str, where: str) -> C:
 
 
 def text_of(value: Any) -> str:
-    """Return ``module:name`` for a class or function, and ``module:class repr`` for an object."""
+    """Return ``module:name`` of a class or function, or ``module:class repr`` of another object."""
     named = value if hasattr(value, "__qualname__") else type(value)
     text = f"{named.__module__}:{named.__qualname__}"
     return text if named is value else f"{text} {value!r}"
@@ -90,8 +90,8 @@ def text_of(value: Any) -> str:
 def resolved(where: str, text: str, admits: Callable[[Any], bool], kind: str) -> Any:
     """Return the object ``module:name`` from a loaded module or a file passed to ``--load``.
 
-    This imports no module except ``flax.nnx``, and calls no function of a module. Error messages
-    name the config field ``where``. ``admits`` returns whether an object is of ``kind``.
+    This function imports no module except ``flax.nnx``, and calls no function of a module.
+    ``admits`` tests an object. Error messages contain the config field ``where`` and ``kind``.
 
     Raises:
       ConfigError: if the module is not loaded, the name is missing, or the kind is wrong.

@@ -109,7 +109,7 @@ def parsed(
 
     A traced program cannot read files. Instead, it looks up the content in ``tables``, under the
     digest followed by ``part``, which distinguishes tables from the same file. ``where`` is the
-    config's path, such as ``latency``. Relative file paths start at the working directory.
+    config field, such as ``latency``. A relative ``path`` starts at the working directory.
 
     Raises:
       ConfigError: if the file cannot be read, or does not match a non-empty ``digest``.
@@ -118,7 +118,7 @@ def parsed(
     actual = hashlib.sha256(content).hexdigest()
     if digest not in ("", actual):
         raise ConfigError(
-            f"{where}.digest = {digest!r}: must be the digest of {path!r}, {actual!r}. The file "
+            f"{where}.digest = {digest!r}: must be {actual!r}, the digest of {path!r}. The file "
             f"has changed. Set {where}.digest = '' to use the new content."
         )
     if actual + part not in tables:

@@ -1,4 +1,4 @@
-"""Recorded signals, raised as KeyboardInterrupt at points where no work is lost."""
+"""Signals that are recorded when received, and raised later as KeyboardInterrupt."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 # Seconds between checks for signals, and between polls of futures that `wait` does not support.
 LOOK_EVERY = 0.2
-# Numbers of received signals for which `check_stop` has not yet raised KeyboardInterrupt.
+# Signal numbers (such as SIGTERM) that were received, but not yet raised by `check_stop`.
 noted: list[int] = []
 
 
 def check_stop() -> None:
     """Raise KeyboardInterrupt with the signal's name, once for each received signal.
 
-    A signal handler must not raise, because JAX discards exceptions that are raised in callbacks.
+    Signal handlers must not raise exceptions, because JAX discards those raised in callbacks.
     """
     if noted:
         raise KeyboardInterrupt(signal.Signals(noted.pop()).name)
@@ -26,7 +26,7 @@ def check_stop() -> None:
 def as_completed(futures: Iterable[Any]) -> Iterator[Any]:
     """Yield futures or submitit jobs as they finish, and check for signals in between."""
     pending = set(futures)
-    # A reference to a future keeps the result in memory, and may make Dask rerun the task.
+    # A reference to a future keeps its result in memory, and may make Dask rerun its task.
     del futures
     report = all(isinstance(future, Future) for future in pending)
     while pending:

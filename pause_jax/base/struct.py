@@ -6,9 +6,9 @@ Fields are of three kinds:
 * ``static(...)``: a compile-time constant. A new value usually triggers recompilation.
 * ``node(...)``: a nested config.
 
-``pause_jax.base.checks`` validates fields when a run starts. ``__post_init__`` cannot do this,
-because some rules need the whole config, and because ``replace`` in a trace passes tracers to the
-constructor. JAX rebuilds configs without calling the constructor.
+``pause_jax.base.checks`` validates fields when a run starts. The constructor cannot do this,
+because some rules need the whole config, and because values are tracers if a config is built under
+``jit``. JAX also rebuilds configs without calling the constructor.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from jax.tree_util import GetAttrKey
 
 from pause_jax.base.spelling import nearest, one_line, shown
 
-# Maximum number of characters in a message, which may quote a file.
+# Maximum number of characters in a message. Messages may quote files.
 _LONGEST = 2000
 
 
@@ -40,7 +40,7 @@ class ConfigError(ValueError):
 
 @contextlib.contextmanager
 def prefixed(what: object) -> Iterator[None]:
-    """Add a prefix, such as a file name, to the message of a ConfigError in the block."""
+    """Add a prefix, such as a file name, to the message of a ConfigError raised in the block."""
     try:
         yield
     except ConfigError as error:
@@ -63,7 +63,7 @@ class Rule(NamedTuple):
     kind: type | None = None
 
     def describe(self) -> str:
-        """Return the rule in words, for messages and help."""
+        """Return the rule in words, for messages and help texts."""
         if self.choices is not None:
             return "one of " + ", ".join(self.choices)
         parts = [
@@ -97,7 +97,7 @@ def static(*, default: Any, kind: type | None = None, **rule: Any) -> Any:
     """Declare a compile-time constant, such as an int, a string or a tuple of floats.
 
     ``kind`` is the type of the value or of a tuple's entries (default: inferred from ``default``).
-    It is required if ``default`` is None (``optional``). ``rule`` is passed to :class:`Rule`.
+    If ``default`` is None, pass ``kind``. ``rule`` is passed to :class:`Rule`.
     """
     if default is None and kind is None:
         raise TypeError("static(default=None): must also set kind")
@@ -173,12 +173,12 @@ def _fixed(value: Any) -> Any:
 
 
 class Sizes(NamedTuple):
-    """Sizes of a simulation on which the rules of nested configs may depend.
+    """Sizes of a simulation, for the validation rules of nested configs.
 
     Attributes:
       num_clients: K, number of clients.
-      num_selected: number of clients that the clock requests from the policy; m by default.
-      cohort_size: number of clients that the policy selects per round; K for the policy ``all``.
+      num_selected: number of clients that the policy should choose at a time; m by default.
+      cohort_size: number of clients that the policy chooses at a time; K for the policy ``all``.
     """
 
     num_clients: int
@@ -206,10 +206,10 @@ class Config(PyTree):
         return super().replace(**changes)
 
     def check(self, path: str, sizes: Sizes) -> None:
-        """Check the rules that involve several fields or sizes. Raises :class:`ConfigError`."""
+        """Raise :class:`ConfigError` if a rule on several fields or on the sizes is violated."""
 
     def override(self, changes: Mapping[str, Any]) -> Self:
-        """Return a copy with fields changed by path, as in ``override({"reward.gamma": 0.0})``.
+        """Return a copy with fields changed by path: ``override({"reward.gamma": 0.0})``.
 
         Raises:
           ConfigError: if ``changes`` is not a mapping, or a path is unknown.

@@ -61,7 +61,7 @@ class Hinge(StalenessWeight):
 
 
 class Clock(Config):
-    """Base class of clocks, which decide when clients start and when the server averages."""
+    """Base class of clocks, which determine when clients start and when the server steps."""
 
     def asked_for(self, num_selected: int) -> int:
         """Return the number of clients that the policy chooses at a time."""
@@ -86,19 +86,19 @@ class Synchronous(Clock):
 class Asynchronous(Clock):
     """Overlapping rounds, in which the server steps after every ``buffer``-th client answer.
 
-    ``SimConfig.num_rounds`` then counts server steps. With O = 1, events occur in the same order as
-    in FedAsync if B = 1, or in FedBuff if 1 < B < C. With B = C = O and no pace, a run is
-    equivalent to one with :class:`Synchronous`, and uses the same program.
+    With this clock, ``SimConfig.num_rounds`` is the number of server steps. With O = 1, events
+    occur in the order of FedAsync if B = 1, and of FedBuff if 1 < B < C. With B = C = O and no
+    pace, a run is equivalent to one with :class:`Synchronous`, and uses the same program.
 
     Attributes:
-      concurrency: C, maximum number of clients in flight, from start to answer (static).
+      concurrency: C, maximum number of clients in flight (started, but without an answer; static).
       buffer: B, number of answers that triggers a server step (static).
       open_slots: O, number of slots that must be free before clients start, and number of clients
         that the policy then chooses; None for ``num_selected`` (static).
       staleness: factor that reduces the weight of stale updates.
       max_staleness: maximum staleness of an averaged update, in server steps. Older updates are
         dropped. None for no limit.
-      pace: b in Pisces. After at least one answer, the server also steps once L / b seconds have
+      pace: b in Pisces. After at least one answer, the server also steps when L / b seconds have
         passed since its last step. L is the maximum of the last latencies of the clients in flight
         (infinite before a client's first answer). If latencies are constant, no update is staler
         than ceil(b). None to always wait for B answers.

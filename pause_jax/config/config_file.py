@@ -1,4 +1,4 @@
-"""Conversion of configs to and from TOML, the format of config files and of configs in results.
+"""Conversion of configs to and from TOML, the format used in config files and results.
 
 A config file cannot load or run arbitrary code (:mod:`pause_jax.base.registry`).
 """
@@ -31,7 +31,7 @@ from pause_jax.config.sim_config import SimConfig
 __all__ = ["dumps", "from_dict", "load", "loads", "to_dict"]
 
 C = TypeVar("C", bound=Config)
-# Maximum size of a config file in bytes. Typical files have a few thousand.
+# Maximum size of a config file in bytes. Typical files are a few kilobytes long.
 LARGEST = 10 * 2**20
 
 
@@ -184,7 +184,7 @@ def _filled(config: C, table: dict[str, Any], path: str) -> C:
 def _node(path: str, value: Any, field: dataclasses.Field[Any]) -> Any:
     """Build a nested config of the field's declared type from a table or a name.
 
-    A table without a name is allowed if the field's default is the declared class itself.
+    A table may omit the name if the field's default is an instance of the declared class itself.
     """
     rule = field.metadata["rule"]
     if isinstance(value, str):

@@ -40,18 +40,18 @@ AnyPolicy = str | PolicyConfig
 
 
 def digits_small(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfig:
-    """Configure a Digits demo, K = 30, m = 5, modelled on the PAUSE authors' small MNIST runs."""
+    """Configure a Digits demo (K = 30, m = 5) modelled on the PAUSE authors' small MNIST runs."""
     return _small(policy, Digits(), Mlp(hidden=(32, 16)), 0.003, 200.0).replace(eval_every=5)
 
 
 def phones(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfig:
-    """Configure Digits on 200 phones with measured compute, network and availability.
+    """Configure Digits on 200 phones, with latency and availability fitted to measurements.
 
     ``Network(path="phones")`` combines measured seconds per sample of a ResNet with the network
     rates of FLASH. Transfers have the size of ResNet-18 (11.7 million float32 weights) instead
-    of the small model, so a round takes minutes, as in a real fleet. About one phone in ten is
-    available (idle, charging and on Wi-Fi) at any time. Sources: ``tools/devices.py`` and
-    :class:`pause_jax.world.availability.Phones`.
+    of the small trained model, so a round takes minutes, as in a real fleet. About one phone in ten
+    is available at any time (idle, charging and on Wi-Fi). For details, see ``tools/devices.py``
+    and :class:`pause_jax.world.availability.Phones`.
     """
     size = 46.8e6
     return digits_small(policy).replace(
@@ -62,7 +62,7 @@ def phones(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfi
 
 
 def mnist_small(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfig:
-    """Configure 2,000 i.i.d. MNIST samples, K = 30, m = 5, eps_bar = 200 (recorded PAUSE runs)."""
+    """Configure 2,000 i.i.d. MNIST samples, K = 30, m = 5, eps_bar = 200 (PAUSE authors' runs)."""
     data = Mnist(num_train=2000, data_dir=data_dir)
     return _small(policy, data, Mlp(hidden=(32, 16)), 0.003, 200.0)
 
@@ -109,18 +109,18 @@ def bsfl_linear(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimC
 
 
 def bsfl_linear_noniid(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
-    """Configure ``bsfl_linear`` with Dirichlet sizes, quality in [0.5, 1], learning rate 0.003."""
+    """Configure ``bsfl_linear`` with Dirichlet sizes, data quality >= 0.5, learning rate 0.003."""
     return _noniid(bsfl_linear(policy)).override({"learning.learning_rate": 3e-3})
 
 
 def bsfl_fashion(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
     """Configure i.i.d. Fashion-MNIST with cnn3, K = 500, m = 25, alpha = 2, beta = 1 (BSFL Fig. 8).
 
-    The image presets of BSFL use the number of clients, learning rates, alpha and beta in Table 3.
-    The table gives a "Training Time" of 400 or 200 without a unit, which we use as the number of
-    rounds. The paper mentions a "CNN" and StepLR, but specifies no network except ResNet-18, and no
-    decay steps, optimiser, batch sizes or latencies. We chose cnn3, Adam, ten latency groups, and a
-    learning rate that is halved after each quarter of the rounds.
+    The BSFL image presets use the number of clients, learning rates, alpha and beta from Table 3.
+    The number of rounds is the "Training Time" in the table (400 or 200, without a unit). The paper
+    mentions a "CNN" and StepLR, but specifies no network except ResNet-18. The paper also omits the
+    decay steps, optimizer, batch sizes and latencies. We chose cnn3, Adam, ten latency groups, and
+    a learning rate that is halved after each quarter of the rounds.
     """
     return _bsfl_images(policy, FashionMnist(data_dir=data_dir), Cnn3(), 5e-5, num_rounds=400)
 
@@ -134,7 +134,7 @@ def bsfl_fashion_noniid(policy: AnyPolicy = "bsfl", data_dir: str | None = None)
 def bsfl_cifar10(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
     """Configure i.i.d. CIFAR-10, ResNet-18 (batch norm), K = 500, m = 25 (BSFL Fig. 9, Tables 1-2).
 
-    See bsfl_fashion. A round and an evaluation each take about 100 CPU seconds. Reduce
+    See bsfl_fashion for details. A round and an evaluation each take about 100 CPU seconds. Reduce
     ``learning.model.width`` for faster runs.
     """
     data, model = Cifar10(data_dir=data_dir), ResNet18(norm="batch")
@@ -155,7 +155,7 @@ def bsfl_groups(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimC
 def _small(
     policy: AnyPolicy, data: DataConfig, model: Model, sensitivity: float, total_epsilon: float
 ) -> SimConfig:
-    """Build the PAUSE authors' small network: K = 30, m = 5, 300 rounds."""
+    """Build a config of the PAUSE authors' small network (K = 30, m = 5, 300 rounds)."""
     budget = Geometric(total_epsilon=total_epsilon, decay=0.04)
     return SimConfig(
         num_clients=30,
@@ -169,9 +169,9 @@ def _small(
 
 
 def _large(small: SimConfig, policy: AnyPolicy) -> SimConfig:
-    """Enlarge a config to the PAUSE authors' large network: K = 300, m = 15, 500 rounds.
+    """Enlarge a config to the PAUSE authors' large network (K = 300, m = 15, 500 rounds).
 
-    PAUSE policies given by name get zeta = 3 and, if they anneal, 3,000 steps and a cooling of 30.
+    PAUSE policies given by name use zeta = 3 and, with annealing, 3,000 steps and a cooling of 30.
     """
     chosen = named(policy)
     if isinstance(policy, str) and isinstance(chosen, Pause):
@@ -182,7 +182,7 @@ def _large(small: SimConfig, policy: AnyPolicy) -> SimConfig:
 
 
 def _bsfl(policy: AnyPolicy, **fields: Any) -> SimConfig:
-    """Build BSFL's large network, without privacy: K = 500, m = 25, ten groups, alpha 2, beta 1."""
+    """Build a BSFL config (default: K = 500, m = 25, ten latency groups, alpha = 2, beta = 1)."""
     common: dict[str, Any] = {
         "num_clients": 500,
         "num_selected": 25,
@@ -205,7 +205,7 @@ def _bsfl_images(
 
 
 def _noniid(config: SimConfig) -> SimConfig:
-    """Set Dirichlet data sizes, dominant labels, data quality in [0.5, 1], alpha 3 and beta 1.2."""
+    """Set Dirichlet sizes, dominant labels, data quality >= 0.5, alpha = 3 and beta = 1.2."""
     return config.override(
         {
             "reward": Reward(alpha=3.0, beta=1.2, gamma=0.0),

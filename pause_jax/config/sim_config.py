@@ -33,7 +33,7 @@ class SimConfig(Config):
       clock: clock, which determines when clients start and when the server steps.
       max_seconds: simulated seconds after which no round starts; None for no limit. The last round
         may end later, as in the PAUSE authors' code. The remaining rounds are not played and spend
-        no budget (``Result.played``).
+        no budget (see ``Result.played``).
       eval_every: number of rounds between evaluations of the model, which is also evaluated after
         the last round played (static).
       track_regret: whether to compute the genie's choice and the regret in every round (static).
@@ -43,27 +43,27 @@ class SimConfig(Config):
       availability_trace: trace that determines when clients are connected; None if they always are.
       availability: probability that a connected client is available in a round, independently of
         other clients and rounds.
-      dropout: probability that a chosen client drops out of the round, independently; None for no
-        drop-out. The server notices only when the client's answer is due. The participation still
-        counts and spends budget, because the update may have been sent.
+      dropout: probability that a chosen client drops out of a round, independently of other clients
+        and rounds; None for no drop-outs. The server notices only when the answer is due. The
+        participation still counts and spends budget, because the update may have been sent.
       deadline: maximum seconds from the choice of clients to the end of a round; None for no limit.
       wait_for: number of received updates that ends a round, for over-selection; None to wait for
         all chosen clients (static).
       stale_updates: handling of an update that is on its way when its round ends. With ``lost``,
         the server tells the client to stop. With ``next``, the server includes the update in the
-        next round's weighted average. Client state (``keep_optimizer_state``) advances only with
-        updates that reach the server, in time or late (static).
+        next round's weighted average. Client state (``keep_optimizer_state``) is saved only
+        if the update reaches the server, in time or late (static).
       privacy: mechanism that releases updates, with its budget schedule.
       when_spent: handling of clients with a spent budget, which release nothing. ``exclude``
-        prevents policies from choosing these clients. With ``drop``, policies may choose them. A
-        chosen client then takes its usual time but sends neither an update nor a loss, and the
-        server averages the updates that it receives (static).
+        prevents policies from choosing these clients. With ``drop``, policies may choose them,
+        and they take their usual time but send neither an update nor a loss. The server averages
+        the updates of the other clients (static).
       learning: data, model and local training; None to simulate only the bandit.
     """
 
     num_clients: int = static(default=30, at_least=1)
     num_selected: int = static(default=5, at_least=1)
-    # The keys of round t are folded with 2 t and 2 t + 1, which must fit in int32.
+    # Round t folds 2 t and 2 t + 1 into the key of the stream `world`. Both must fit in int32.
     num_rounds: int = static(default=200, at_least=1, at_most=2**30 - 1)
     clock: Clock = node(factory=Synchronous, of=Clock)
     max_seconds: float | None = number(default=None, above=0, optional=True)
@@ -101,7 +101,7 @@ class SimConfig(Config):
 
     @property
     def sizes(self) -> Sizes:
-        """Sizes on which the validation rules of nested configs may depend."""
+        """Sizes of the simulation, for the validation rules of nested configs."""
         asked_for = self.clock.asked_for(self.num_selected)
         return Sizes(self.num_clients, asked_for, self.cohort_size)
 
@@ -121,7 +121,7 @@ class SimConfig(Config):
         if self.overlaps and self.policy.needs_rounds:
             raise ConfigError(
                 f"policy = {self.policy.name!r}: {self.policy.needs_rounds}, but clock = "
-                f"{self.clock.name!r} has no rounds. Choose another policy, or set clock = "
+                f"{self.clock.name!r} has no rounds. Choose a different policy, or set clock = "
                 "Synchronous()."
             )
         if self.wait_for is not None and self.wait_for > self.cohort_size:
@@ -158,7 +158,7 @@ def validate(config: SimConfig) -> None:
 
 
 def loaded(config: SimConfig) -> SimConfig:
-    """Return the config with the files of its latency model, availability and budgets loaded."""
+    """Return the config with its latency, availability and budget files loaded."""
     availability_trace = config.availability_trace and config.availability_trace.loaded()
     return config.replace(
         latency=config.latency.loaded(),
@@ -168,7 +168,7 @@ def loaded(config: SimConfig) -> SimConfig:
 
 
 def with_budgets(config: SimConfig, key: Array) -> SimConfig:
-    """Return the config with each client's budget, using a ``key`` from ``keys.budgets``."""
+    """Return the config with each client's budget, drawn using a ``key`` from ``keys.budgets``."""
     mechanism = config.privacy
     own = mechanism.budget.of_clients(key, config.num_clients)
     return config.replace(privacy=mechanism.with_budget(own))

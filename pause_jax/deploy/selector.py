@@ -1,13 +1,13 @@
-"""Selection policy for a real server, with the same choices as in ``simulate``.
+"""Selection policy for a real server, which makes the same choices as in ``simulate``.
 
-Example of a server round. Only policies that ask clients before they choose have a question::
+Example of a server round (``question`` is needed only for a policy that queries clients)::
 
     question = selector.question(available)   # None if the policy asks nothing
     choice = selector.ask(available, answers={client: loss, ...})
     selector.save("selector.npz")             # before contacting any client
     selector.tell({client: seconds, ...})     # latencies of the clients that answered
 
-After a crash within a round, load the saved selector and tell it the known results.
+After a crash within a round, load the saved selector and pass the known results to ``tell``.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from pause_jax.run.setup import context_of, latency_by_work, learner_of
 
 __all__ = ["Choice", "Question", "Selector"]
 
-# Maximum absolute value of a loss, whose square must not overflow float32.
+# Maximum absolute value of a loss. The square of a loss must not overflow float32.
 MOST_LOSS = 1e19
-# Maximum number of releases that a client may report, because counts are int32.
+# Maximum number of releases that a client may report. Larger counts could overflow int32.
 MOST_RELEASES = 2**30
 
-# Client id, str or int. Not `int | str`, because a Mapping[int, float] would not match that type.
+# Client id, str or int. Any, because a Mapping[int, float] is not a Mapping[int | str, float].
 Client = Any
 
 
 class Choice(NamedTuple):
-    """Clients to train in a round.
+    """Clients chosen to train in a round.
 
     Attributes:
       round: round number, from 1.
@@ -69,7 +69,7 @@ class Question(NamedTuple):
     """Question that a policy asks clients before it chooses a cohort.
 
     Attributes:
-      round: number of the round for which the policy chooses.
+      round: number of the round whose cohort the policy will choose.
       clients: ids [n] of the clients to ask.
       wants: ``loss``, the mean loss of the global model on the client's data (sent without noise),
         or ``features``, the features of the client's next round (``Latency.features``).
@@ -88,7 +88,7 @@ class Selector:
     :func:`~pause_jax.analysis.ledger.ledger` returns the privacy ledger of a selector.
 
     Attributes:
-      config: config of the policy, with its files loaded.
+      config: config of the simulation, with its files loaded.
       client_ids: ids of clients 0, ..., K - 1, used in all arguments and results.
       round: number of rounds for which :meth:`ask` was called, including an open round.
       counts: int [K], number of releases charged to each client, including an open round.
@@ -111,9 +111,9 @@ class Selector:
         """Initialize the policy for round 1.
 
         Args:
-          config: policy, reward, mechanism, budget, sizes, and a latency model with
-            ``min_latency`` and the quantities that the policy assumes known. Clients with a spent
-            budget are always excluded, regardless of ``when_spent``.
+          config: config with the policy, reward, mechanism, budget, sizes, and a latency model that
+            provides ``min_latency`` and the quantities that the policy assumes known. Clients with
+            a spent budget are always excluded, regardless of ``when_spent``.
           key: typed PRNG key. A simulation with the same key and latencies makes the same choices.
           data: data set, as in ``simulate``; ignored if ``data_size`` is passed.
           data_size: number of samples of each client [K] (default: from the config's data, or 1
@@ -125,7 +125,7 @@ class Selector:
           ids: client ids [K] (default: the ids in the config's data and files, or 0 .. K - 1).
 
         Raises:
-          ConfigError: if the config or data is invalid, or sizes or ids do not match the config.
+          ConfigError: if the config or data is invalid, or if sizes or ids do not match the config.
         """
         if isinstance(key, jax.core.Tracer):
             raise ConfigError("key is traced: a Selector has state. Create it outside jit.")
@@ -170,7 +170,7 @@ class Selector:
 
     @property
     def is_open(self) -> bool:
-        """True if the last :meth:`ask` has not been followed by :meth:`tell`."""
+        """Whether a round is open (:meth:`ask` was called, but not yet :meth:`tell`)."""
         return self._pending is not None
 
     @property
@@ -185,7 +185,7 @@ class Selector:
 
     @property
     def reads(self) -> frozenset[str]:
-        """Readings (``loss``, ``square_loss``, ``update``) that :meth:`tell` requires.
+        """Readings (``loss``, ``square_loss``, ``update``) that the policy uses, for :meth:`tell`.
 
         Updates are not needed if ``num_parameters`` is 0.
         """
@@ -227,16 +227,16 @@ class Selector:
         """Choose the clients of the next round, and charge each for one release.
 
         Save the selector before contacting any client. Even if the server is then killed, the
-        saved selector never counts fewer releases than the clients made.
+        saved selector never counts fewer releases than the clients have made.
 
         Args:
           available: ids of the clients that can be chosen (default: all). Clients with a spent
             budget are always excluded.
-          answers: answer of each asked client to :meth:`question`, a loss or features [F]. If a
+          answers: each asked client's answer to :meth:`question`: a loss, or features [F]. If a
             loss is missing, the policy learns nothing about the client. Features are mandatory.
 
         Raises:
-          ConfigError: if an id is unknown, the previous round is open, or answers are invalid.
+          ConfigError: if an id is unknown, the previous round is open, or an answer is invalid.
         """
         self._check_told()
         present = self._present(available)
@@ -291,15 +291,15 @@ class Selector:
           update: released update of each client, [d] with d = ``num_parameters``, for a policy that
             reads updates.
           failed: seconds that the server waited for each client that did not answer. The policy
-            treats them as latencies. It learns nothing about a chosen client that is missing from
-            both ``seconds`` and ``failed``.
+            treats them as latencies. The policy learns nothing about a chosen client that is in
+            neither ``seconds`` nor ``failed``.
           idle: chosen clients that certainly released nothing. Their charge for this round is
             refunded. All other chosen clients remain charged, including failed clients.
 
         Raises:
           ConfigError: if no round is open, a client was not chosen, a client in ``seconds`` is also
-            failed or idle, a latency is not finite and positive, an update has the wrong shape, or
-            a reading is missing. The round stays open.
+            in ``failed`` or ``idle``, a latency is not finite and positive, an update has the wrong
+            shape, or a required reading is missing. The round then stays open.
         """
         if self._pending is None:
             raise ConfigError("no round is open: call ask before tell in each round.")
@@ -383,7 +383,7 @@ class Selector:
         return Observation(latency, **values, received=received, available=present), reported  # type: ignore[arg-type]
 
     def save(self, path: str | pathlib.Path) -> None:
-        """Write the state, including an open round, to a file atomically.
+        """Save the state to a file atomically, including any open round.
 
         Raises:
           ConfigError: if the file cannot be written.
@@ -419,7 +419,7 @@ class Selector:
             describe, such as a model. Ignored unless it equals the config in the file.
 
         Raises:
-          ConfigError: if the file is unreadable or damaged, or its custom policy is not imported.
+          ConfigError: if the file is unreadable or damaged, or if its custom policy is not loaded.
         """
         check_regular("selector", path)
         try:
@@ -454,7 +454,7 @@ class Selector:
         kinds = [[(leaf.dtype, leaf.shape) for leaf in each] for each in (leaves, like)]
         if kinds[0] != kinds[1]:
             raise ConfigError(
-                "is from another version: its policy state has a different structure. Load the "
+                "is from a different version: its policy state has a different structure. Load the "
                 "file with the version that saved it."
             )
         self._state = jax.tree.unflatten(form, leaves)
@@ -563,7 +563,7 @@ def _from_data(
     try:
         config, loaded_data = prepare(config, data)
     except ConfigError as error:
-        raise ConfigError(f"{error} Or pass data_size, the sample count of each client.") from None
+        raise ConfigError(f"{error} Or pass data_size, each client's number of samples.") from None
     learner = learner_of(config, loaded_data)
     partition = jax.jit(lambda streams: learner.init(streams).partition)(streams)
     return partition, update_size_of(jax.eval_shape(learner.init, streams)), loaded_data

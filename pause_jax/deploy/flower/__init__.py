@@ -1,4 +1,4 @@
-"""Flower integration, with a strategy that runs a policy and a mod that runs a mechanism."""
+"""Flower integration, with a strategy for client selection and a mod for private updates."""
 
 try:
     from flwr.serverapp.strategy import Strategy as _Strategy  # noqa: F401

@@ -1,4 +1,4 @@
-"""Client side of the Flower integration, with ledger, privacy mod and answers to questions."""
+"""Client side of the Flower integration, with ledger, privacy mod and query handlers."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Ledger:
 
     The first line describes the mechanism and its budget. Each further line records a release, and
     is flushed to disk before the update is sent. After a crash, the count may be one release too
-    high, but is never too low. Concurrent programs can share a file, and get different release
+    high, but is never too low. Concurrent programs can share a file, and receive distinct release
     numbers. Keep the file for as long as the data, because a new ledger has a full budget.
     """
 
@@ -122,8 +122,8 @@ class Ledger:
         """Open or create the ledger.
 
         Raises:
-          ConfigError: if the file is not a ledger, has a different mechanism or budget, or cannot
-            be read or created.
+          ConfigError: if the file is not a ledger, was created for a different mechanism or budget,
+            or cannot be read or created.
         """
         self.path, self.privacy = pathlib.Path(path), privacy
         described = {"class": type(privacy).__name__, **to_dict(privacy)}
@@ -137,7 +137,7 @@ class Ledger:
         if first_line != head:
             raise ConfigError(
                 f"{self.path}: starts with {first_line[:1000]!r}: must start with {head!r} for "
-                "this mechanism. Pass the mechanism that created the file, or a new file."
+                "this mechanism. Pass the file's original mechanism, or a new file."
             )
 
     @property
@@ -152,7 +152,7 @@ class Ledger:
 
     @property
     def exhausted(self) -> bool:
-        """True if the budget allows no further release."""
+        """Whether the budget allows no further release."""
         return bool(self.privacy.budget.exhausted(jnp.asarray(self.participations + 1)))
 
     def has(self, **remarks: Any) -> bool:
@@ -181,7 +181,7 @@ class Ledger:
         return number, float(self.privacy.budget.epsilon(jnp.asarray(number)))
 
     def _lines(self) -> list[str]:
-        # Count every release, even if damage has joined lines.
+        # Count every release, even if a damaged line contains several.
         text = self.path.read_text("utf-8").replace('{"release"', '\n{"release"')
         return [line for line in text.split("\n")[1:] if line.strip()]
 
@@ -207,9 +207,9 @@ class PrivateRelease:
     listed in ``clear``. A client with a spent budget does not train. A client releases at most one
     update per round.
 
-    If the client app raises an exception, Flower sends its message to the server without noise. The
-    float32 noise (``pause_jax.privacy.mechanisms``) is a statistical simulation. Do not rely on it
-    against an adversary who reads the bits of a release.
+    If the client app raises an exception, Flower sends the text of the exception to the server
+    without noise. The float32 noise (``pause_jax.privacy.mechanisms``) is a statistical simulation.
+    It does not protect against an adversary who inspects the bits of a release.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class PrivateRelease:
           clear: names of the metrics that are sent without noise.
           seed: seed of the noise, combined with the node's ``partition-id`` and the number of the
             release. Set it only in tests, because predictable noise protects nothing. By default,
-            the noise of every release has fresh entropy from the operating system.
+            the operating system provides fresh entropy for the noise of every release.
 
         Raises:
           ConfigError: if ``privacy`` is not a mechanism, or its fields or budget are invalid.
@@ -248,7 +248,7 @@ class PrivateRelease:
     def __call__(
         self, message: Message, context: Context, call_next: Callable[[Message, Context], Message]
     ) -> Message:
-        """Process a message on behalf of Flower.
+        """Process a message. Flower calls this method.
 
         Raises:
           ConfigError: if the ledger is unusable, the trained arrays do not match the received ones,
@@ -345,7 +345,7 @@ def _difference(
         if shapes[0] != shapes[1]:
             raise ConfigError(
                 f"array {name!r} has shape {shapes[0]} in the client's reply and {shapes[1]} in "
-                "the server's message: must be equal. Return the received arrays after training."
+                "the server's message: must be equal. Return all received arrays, after training."
             )
     update = flat_update(trained, came)
     if not np.isfinite(update).all():

@@ -15,7 +15,7 @@ from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
 from pause_jax.deploy.flower.protocol import ASK_WHO, LOG, NUMBER
 
-# Maximum wait for a node's client number, in seconds. Silent nodes are asked again next round.
+# Maximum wait for client numbers, in seconds. Nodes without an answer are asked again next round.
 PATIENCE = 60.0
 
 
@@ -29,19 +29,19 @@ def check_seconds(name: str, seconds: float) -> float:
 class TimedGrid:
     """Flower grid whose ``send_and_receive`` measures the latency of each reply.
 
-    Flower's grid does not report when a reply arrived, and may poll only every 3 s.
+    Flower's grid does not report when a reply arrived, and may poll for replies only every 3 s.
 
     Latency is the time from sending the messages until a poll finds the reply. It includes
-    transport, waiting and training, and is too long by at most ``poll_seconds`` plus one poll.
+    transport, waiting and training. The error is at most ``poll_seconds`` plus one poll's duration.
 
     Attributes:
-      nodes: node id of each message in the last call, by message id. Required because an error
-        reply from the SuperLink does not contain the node id.
+      nodes: node id of each message in the last call, by message id. This is necessary because
+        an error reply from the SuperLink does not contain the node id.
       seconds: latency of each answered message in the last call, by message id.
     """
 
     def __init__(self, grid: Grid, poll_seconds: float = 0.1):
-        """Wrap Flower's grid to poll for replies every ``poll_seconds``.
+        """Wrap Flower's grid, and set the time between polls for replies.
 
         Raises:
           ConfigError: if ``poll_seconds`` is not positive and finite.
@@ -110,7 +110,7 @@ class Roster:
         if new:
             self._ask(grid, new, min(timeout, PATIENCE))
         present: dict[int, int] = {}
-        # Iterate in order of registration, because a number belongs to its first node.
+        # Iterate in order of registration, because the first node with a number keeps the number.
         for node, number in self._number.items():
             if number is None:
                 continue
@@ -138,7 +138,7 @@ class Roster:
             number = said[0] if said else None
             if type(number) is not int or not 0 <= number < self.num_clients:
                 LOG.warning(
-                    "node %d reported %s = %s: must be 0 to %d, as in the config. The node is "
+                    "node %d reported %s = %s: must be 0 to %d (K - 1). The node is "
                     "ignored", node, NUMBER, number, self.num_clients - 1,
                 )  # fmt: skip
                 number = None

@@ -93,16 +93,16 @@ class Answer(NamedTuple):
 
 
 class PauseStrategy(Strategy):
-    """Flower strategy for any policy, with the same config as a simulation.
+    """Flower strategy that uses any policy, and takes the same config as a simulation.
 
     In each round, the connected nodes are the available clients. The new model is the average of
-    the returned models, with the policy's weights. A client fails if it answers with an error, with
+    the returned models, weighted by the policy. A client fails if it answers with an error, with
     invalid arrays or metrics, or too late. A client that reports a spent budget is not chosen
-    again. If a policy asks clients before it chooses, clients answer using :func:`answer`. A policy
-    that reads losses needs the metric ``loss``, and can use ``square-loss`` (default: the square of
-    ``loss``). ``config.learning`` provides only the sizes of data, local work and updates. The
-    fields for availability, for the end of a round (``max_seconds``, ``deadline``, ``wait_for``,
-    ``dropout``, ``stale_updates``) and ``when_spent`` (always ``exclude``) have no effect.
+    again. If a policy queries clients, the client apps must call :func:`answer` beforehand. A
+    policy that reads losses needs the metric ``loss``, and can use ``square-loss`` (default: the
+    square of ``loss``). ``config.learning`` provides only the sizes of data, local work and
+    updates. The fields ``availability``, ``availability_trace``, ``max_seconds``, ``deadline``,
+    ``wait_for``, ``dropout``, ``stale_updates`` and ``when_spent`` are ignored.
 
     The strategy has no federated evaluation, because the clients' metrics would be sent without
     noise. Evaluate on the server, using ``evaluate_fn`` of ``start``.
@@ -113,7 +113,7 @@ class PauseStrategy(Strategy):
       history: outcome of each round that this object has run.
     """
 
-    # Like Flower's strategies, this takes all settings as keyword arguments.
+    # Like Flower's strategies, this class takes its settings as keyword arguments.
     def __init__(
         self,
         config: SimConfig,
@@ -128,22 +128,22 @@ class PauseStrategy(Strategy):
         min_available: int | None = None,
         wait_seconds: float = 3600.0,
     ):
-        """Start before round 1, or resume from a saved state.
+        """Initialize the strategy for round 1, or resume from a saved state.
 
         Args:
           config: config, as for a :class:`~pause_jax.deploy.selector.Selector`.
           key: typed PRNG key, as for a simulation; ignored if a saved state is resumed.
           state: folder for the saved state, created if missing (default: nothing is saved).
-            ``selector.npz`` contains the policy's state, saved before each round's training and
-            after the replies. ``fleet.csv`` contains the latency of every answer, for
-            ``pause-jax fit`` and ``Traces``.
+            ``selector.npz`` contains the policy's state, saved before and after each round's
+            training. ``fleet.csv`` contains the latency of every answer, for ``pause-jax fit`` and
+            ``Traces``.
           data_size: number of samples of each client [K], as for a ``Selector``.
           update_size: d, number of entries in an update, for a policy that reads updates.
           seconds: source of latencies, ``stamped`` for times measured by this server
             (:class:`TimedGrid`), or ``reported`` for each client's metric ``pause-seconds``, which
             :class:`PrivateRelease` adds.
-          timeout_seconds: maximum wait for a round's replies, > 0 and finite. The policy treats it
-            as the latency of a client that fails.
+          timeout_seconds: maximum wait for a round's replies, > 0 and finite. The policy treats the
+            timeout as the latency of a client that fails.
           poll_seconds: time between polls for replies, > 0 and finite.
           min_available: number of connected clients that a round waits for (default: cohort size).
           wait_seconds: maximum wait for ``min_available`` clients, >= 0. Afterwards, the round
@@ -195,7 +195,7 @@ class PauseStrategy(Strategy):
         Args:
           grid: Flower's grid.
           initial_arrays: initial model.
-          num_rounds: number of rounds to run, in addition to the saved ones.
+          num_rounds: number of rounds to run, in addition to the rounds before a restart.
           timeout: new value of ``timeout_seconds``; None keeps the old value.
           train_config: config for the clients; ``server-round`` and ``pause-epsilon`` are added.
           evaluate_config: ignored.
@@ -326,13 +326,13 @@ class PauseStrategy(Strategy):
                 f"no numbered client is connected after {self._wait:g} s: must have at least one. "
                 "Start SuperNodes, and call introduce(app) in their client app."
             )
-        LOG.warning("starting with %d clients, fewer than %d", len(present), self._least)
+        LOG.warning("starting with %d clients instead of %d", len(present), self._least)
         return present
 
     def _answers(
         self, present: dict[int, int], arrays: ArrayRecord, grid: TimedGrid
     ) -> tuple[set[int], dict[int, Any] | None]:
-        """Return (available clients, answers to the policy's question or None without a question).
+        """Return (available clients, answers to the policy's question; None if it asks none).
 
         If a client sends no loss, the policy learns nothing about it. A client that sends no
         features is unavailable in this round. ``present`` maps clients to their nodes.
@@ -426,8 +426,8 @@ def _resumed(path: pathlib.Path, fresh: Selector) -> Selector:
     if old != new:
         different = [line for line in new if line not in old] or sorted(set(old) - set(new))
         raise ConfigError(
-            f"{path}: was created with another config (changed: {'; '.join(different[:3])}). Use "
-            "the old config, or set another state folder to restart from round 1."
+            f"{path}: was created with a different config (changed: {'; '.join(different[:3])}). "
+            "Use the old config, or set a new state folder to restart from round 1."
         )
     if saved.is_open:
         LOG.warning(
@@ -482,7 +482,7 @@ def _read(
 
 
 def average(answers: Mapping[int, Answer], weights: Mapping[int, float]) -> ArrayRecord | None:
-    """Return the mean of the clients' models, or None without answers. Weights sum to one."""
+    """Return the weighted mean of the clients' models; None without answers. Weights sum to one."""
     if not answers:
         return None
     mean = {}
@@ -491,7 +491,7 @@ def average(answers: Mapping[int, Answer], weights: Mapping[int, float]) -> Arra
             np.asarray(answer.arrays[name], np.float64) * weights[client]
             for client, answer in answers.items()
         ]
-        # Round the mean of integers, because the mean of equal integers may be slightly too small.
+        # Round means of integers, because conversion to integers would truncate 2.999... to 2.
         whole = np.asarray(sum(parts) if is_float(like) else np.rint(sum(parts)), like.dtype)
         mean[name] = Array(whole)
     return ArrayRecord(mean)

@@ -1,6 +1,6 @@
-"""Availability traces, which determine the clients that are connected in each round.
+"""Availability traces, which model when clients are connected.
 
-Custom traces subclass :class:`AvailabilityTrace`.
+Custom traces are subclasses of :class:`AvailabilityTrace`.
 """
 
 from pause_jax.world.availability.base import AvailabilityTrace, Diurnal, OnOff, Phones

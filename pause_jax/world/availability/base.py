@@ -20,10 +20,10 @@ _DAY = 86_400.0
 class AvailabilityTrace(FromFile):
     """Base class of traces that determine the connected clients in each round.
 
-    A trace depends on the clock and random draws. Policies affect it only through round durations.
+    A trace depends only on simulated time and random draws, and not directly on the policy.
 
     Attributes:
-      recheck: seconds that the server waits if a round has no chosen client.
+      recheck: seconds that the server waits if no client is chosen in a round.
     """
 
     recheck: float = number(default=60.0, above=0)
@@ -46,11 +46,11 @@ class AvailabilityTrace(FromFile):
     def forecast(self, clock: Array, ahead: Array, num_clients: int) -> Array:
         """Return each connected client's probability of being connected later, float [K].
 
-        The default is for traces that depend only on the clock. Other traces must override it.
+        The default is correct for traces that depend only on the clock. Other traces override it.
 
         Args:
           clock: current simulated seconds, a scalar.
-          ahead: seconds from now.
+          ahead: seconds from now to the time of the forecast.
           num_clients: K.
         """
         connected, _ = self.step((), jax.random.key(0), clock + ahead, num_clients)
@@ -61,17 +61,17 @@ class Diurnal(AvailabilityTrace):
     """Periodic trace that connects each client once per period, for example at night.
 
     Client k connects ``spread`` * frac(k * golden ratio) periods after the start of each period.
-    The starts are therefore spread evenly for any number of clients, and are unrelated to speed.
+    The starts are therefore spread evenly for any number of clients, and are unrelated to latency.
 
     Attributes:
       period: length of the period in seconds.
-      share: fraction of the period in which a client is connected.
+      share: fraction of the period for which a client is connected.
       spread: fraction of the period over which the clients' starts are spread. Use 1 for a
         worldwide fleet, and 0 if all clients connect at the same time.
     """
 
     name: ClassVar[str] = "diurnal"
-    summary: ClassVar[str] = "one window per period, such as a day"
+    summary: ClassVar[str] = "one connection per period, for example per day"
 
     period: float = number(default=86_400.0, above=0)
     share: float = number(default=1 / 3, above=0, at_most=1)
@@ -93,7 +93,7 @@ class OnOff(AvailabilityTrace):
     """
 
     name: ClassVar[str] = "on_off"
-    summary: ClassVar[str] = "connects and disconnects by a Markov chain, one step per round"
+    summary: ClassVar[str] = "Markov chain of connections, one step per round"
 
     leave: float = number(default=0.1, above=0, at_most=1)
     come: float = number(default=0.1, above=0, at_most=1)
@@ -114,8 +114,8 @@ class Phones(AvailabilityTrace):
     """Independent continuous-time Markov chain for each phone, fitted to FLASH measurements.
 
     Phone k is connected for a fraction of time equal to the quantile at frac(k * sqrt(2)) of an
-    exponential distribution with mean ``share``. Over the day, this fraction is multiplied by a
-    factor from 1 - ``swing`` to 1 + ``swing`` that is highest at ``peak``, and capped at 0.999. The
+    exponential distribution with mean ``share``. This fraction is multiplied by a daily factor that
+    varies from 1 - ``swing`` to 1 + ``swing`` (at ``peak``). The product is capped at 0.999. The
     mean length of a connection, ``stretch``, does not depend on the duration of rounds.
 
     The defaults are fitted to ``data/cached_timers.json`` of github.com/Carkham/FLHetBench, which
@@ -128,7 +128,7 @@ class Phones(AvailabilityTrace):
       share: mean fraction of time for which a phone is connected.
       stretch: mean length of a connection in seconds.
       swing: relative amplitude of the daily variation of the fraction.
-      peak: time of day at which the fraction is highest, in seconds after midnight. The clock
+      peak: time of day at which the fraction is highest, in seconds after midnight. A run
         starts at midnight.
     """
 
@@ -164,7 +164,7 @@ class Phones(AvailabilityTrace):
         )
 
     def _share(self, clock: Array, num_clients: int) -> Array:
-        """Return each phone's equilibrium probability of a connection at ``clock``, float [K]."""
+        """Return each phone's equilibrium probability of being connected, float [K]."""
         place = np.arange(num_clients) * math.sqrt(2) % 1
         swing = 1 + self.swing * jnp.cos(2 * jnp.pi * (clock - self.peak) / _DAY)
         return jnp.minimum(-jnp.log1p(-jnp.asarray(place, jnp.float32)) * self.share * swing, 0.999)

@@ -37,7 +37,7 @@ class Intervals(AvailabilityTrace):
 
     The CSV file has the header ``client,start,end`` and one line per interval: the client's id (a
     number or a name) and simulated seconds 0 <= start < end. Intervals of a client may overlap.
-    Client k has the k-th id in natural order, as in :class:`pause_jax.latency.Traces`. Clients
+    Ids are numbered 0, 1, ... in natural order, as in :class:`pause_jax.latency.Traces`. Clients
     beyond ``num_clients`` are ignored. Use :meth:`of` for arrays.
 
     Attributes:
@@ -49,7 +49,7 @@ class Intervals(AvailabilityTrace):
     """
 
     name: ClassVar[str] = "intervals"
-    summary: ClassVar[str] = "listed intervals of each client (CSV)"
+    summary: ClassVar[str] = "connection intervals of each client (CSV)"
 
     period: float | None = number(default=None, above=0, optional=True)
     path: str = static(default="")
@@ -61,7 +61,7 @@ class Intervals(AvailabilityTrace):
     ) -> Self:
         """Build a trace from each client's intervals (start, end), in seconds.
 
-        A config file stores only the digest. Use a CSV file to run the config in other processes.
+        A config file stores only the digest. Use a CSV file to run the config in another process.
 
         Raises:
           ConfigError: if a client has no intervals, or an interval is invalid.

@@ -1,6 +1,6 @@
-"""Latency models, which draw the seconds that each client takes in a round.
+"""Latency models, which draw each client's latency in a round.
 
-Custom models subclass :class:`Latency`.
+Custom models are subclasses of :class:`Latency`.
 """
 
 from pause_jax.world.latency.base import Latency, Work

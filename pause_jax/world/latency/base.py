@@ -16,7 +16,7 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(128)
 
 
 class Work(NamedTuple):
-    """Work of the clients in a round, for models in which latency depends on the work.
+    """Amount of work in a round, for models in which latency depends on the work.
 
     Attributes:
       download_bytes, upload_bytes: bytes that a client receives (model) and sends (update).
@@ -46,7 +46,7 @@ class Latency(FromFile):
     def with_work(self, work: Work) -> tuple[Self, Work]:
         """Return the model adapted to ``work``, and the work that the model assumes.
 
-        The returned work differs from ``work`` if the model has fixed bytes or samples.
+        The returned work differs from ``work`` if the model fixes the number of bytes or samples.
         """
         return self, work
 
@@ -73,7 +73,7 @@ class Latency(FromFile):
         return self.sample(key, num_clients)
 
     def expected_speed_at(self, round: Array, num_clients: int) -> Array:
-        """Return mu_k in round t, float [K]. Only the genie knows these values."""
+        """Return expected speeds mu_k in round t, float [K]. Only the genie knows these values."""
         return self.expected_speed(num_clients)
 
     @property
@@ -85,14 +85,14 @@ class Latency(FromFile):
         """Return which clients would fail to answer in a round if chosen, bool [K].
 
         Args:
-          key: key that :meth:`at` receives in this round.
+          key: the same key as for :meth:`at` in this round.
           round: t >= 1, int32 scalar.
           num_clients: K.
         """
         return jnp.zeros(num_clients, bool)
 
     def features(self, key: Array, num_clients: int) -> Array:
-        """Return the features that clients report before the round with the latency key ``key``.
+        """Return the features that clients report before a round with the latency key ``key``.
 
         Returns:
           float [K, F]; ones, with F = 1, for a model without features.

@@ -16,20 +16,20 @@ from pause_jax.base.struct import ConfigError
 
 LARGEST = float(np.finfo(np.float32).max)
 _COLUMNS = ("client", "seconds")
-# Optional columns that order a client's measurements (default: file order).
+# Optional columns by which measurements are sorted (default: order of lines).
 _ORDERS = ("round", "time")
 
 
 class Measured(NamedTuple):
-    """Measurements, ordered by the column ``round`` or ``time``, or else in file order."""
+    """Measurements, ordered by the column ``round`` or ``time``, or else by line."""
 
-    client: NDArray[np.int64]  # int [N], numbered in natural order of the ids
+    client: NDArray[np.int64]  # int [N], client numbers in natural order of ids
     # Float [N], finite and > 0; NaN where the client did not answer (a drop-out).
     seconds: NDArray[np.float64]
     when: NDArray[np.float64] | None  # float [N], round or time; None without such a column
     ids: tuple[str, ...] = ()  # ids of clients 0, 1, ...
     by_round: bool = False  # whether ``when`` is the column ``round``
-    dropped: tuple[str, ...] = ()  # rules that skipped lines break
+    dropped: tuple[str, ...] = ()  # violated rule of each skipped line
 
 
 def parse(
@@ -37,11 +37,11 @@ def parse(
 ) -> Measured:
     """Parse the content of a CSV file.
 
-    Errors name the config field ``where``. With ``drop_bad_lines``, lines that break a rule are
-    skipped, and ``Measured.dropped`` lists the rules.
+    Error messages contain the config field ``where``. With ``drop_bad_lines``, lines that violate a
+    rule are skipped, and ``Measured.dropped`` lists the violated rules.
 
     Raises:
-      ConfigError: if columns are wrong, no line is valid, or an invalid line is not skipped.
+      ConfigError: if columns are wrong, no line is valid, or a line is invalid and not skipped.
     """
     name = f"{where} = {path!r}"
     header, rows = source_file.table(name, content, full=False)
@@ -93,7 +93,7 @@ def _entries(
 
 
 def _entry(header: list[str], row: list[str]) -> dict[str, Any]:
-    """Return a line's values by column, NaN for empty seconds. Raise ValueError for bad lines."""
+    """Return a line's values by column (NaN for empty seconds). Raise ValueError if invalid."""
     try:
         values = dict(zip(header, row, strict=True))
         client = values.pop("client")

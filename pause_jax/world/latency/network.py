@@ -27,8 +27,8 @@ COLUMNS = (
 _BUNDLED = {"": "devices.csv", "phones": "phones.csv"}
 # Fields of ``Work``, in the order of the columns in ``_Devices.median``.
 _AMOUNTS = ("samples", "download_bytes", "upload_bytes")
-# Gauss-Legendre rules on each side of the kink at tau_min, for the least variable, the middle and
-# the most variable part. Errors stay below 1e-5 for spreads up to 1.
+# Gauss-Legendre rules on each side of the kink at tau_min, for the parts of the latency with the
+# least, middle and most variation. Errors stay below 1e-5 for spreads up to 1.
 _LEAST, _MIDDLE, _MOST = (np.polynomial.legendre.leggauss(n) for n in (12, 14, 16))
 # Maximum spread in a table (standard deviation of a logarithm). Spreads >= 16 may overflow.
 _MOST_SPREAD = 10.0
@@ -52,7 +52,7 @@ _TABLES: dict[str, _Devices] = {}
 
 
 class Network(Latency):
-    """Latency = max(tau_min, download + compute + upload), drawn for the client's device.
+    """Latency = max(tau_min, download + compute + upload), drawn for each client's device.
 
         seconds = download bytes / down + samples x seconds per sample + upload bytes / up
 
@@ -61,8 +61,8 @@ class Network(Latency):
     sample_seconds, sample_spread, download_mbit, download_spread, upload_mbit, upload_spread``.
     Medians are in seconds per sample or Mbit/s, and spreads are standard deviations of natural
     logarithms. Each device's share of the clients is spread evenly over the client numbers. Without
-    the column ``share``, row k describes client k. ``tools/devices.py`` creates the bundled tables,
-    a synthetic one and ``phones``, which is fitted to measurements.
+    the column ``share``, row k describes client k. ``tools/devices.py`` creates the two bundled
+    tables: a synthetic one, and ``phones``, which is fitted to measurements.
 
     Attributes:
       download_bytes, upload_bytes: bytes that a client receives (model) and sends (update); None
@@ -70,7 +70,7 @@ class Network(Latency):
       samples: number of samples on which a client computes gradients in a round; None for the
         number in the run's local training.
       path: path of the file, absolute or relative to the working directory. Empty for the
-        synthetic table, ``phones`` for the phone table, ``./phones`` for a file (static).
+        synthetic table, ``phones`` for the phone table, ``./phones`` for a local file (static).
       digest: SHA-256 of the file, filled in when a run starts. A file with a different digest is
         rejected (static).
     """
@@ -89,8 +89,8 @@ class Network(Latency):
         if devices.share is None and len(devices.median) < sizes.num_clients:
             raise ConfigError(
                 f"{path}.path = {self.path!r}: has {len(devices.median)} lines for num_clients = "
-                f"{sizes.num_clients}, but needs one line per client without the column share. Add "
-                "lines, or add the column share."
+                f"{sizes.num_clients}. Without the column share, it must have one line per client. "
+                "Add lines, or add the column share."
             )
 
     def loaded(self) -> Self:
@@ -155,7 +155,7 @@ class Network(Latency):
             if amount is None:
                 raise ConfigError(
                     f"latency.{name} = None: the default is known only in a run. Set "
-                    f"latency.{name} to use the latency model alone."
+                    f"latency.{name} to use the latency model outside a run."
                 )
         place = np.arange(num_clients)
         if devices.share is not None:
@@ -173,8 +173,8 @@ class Network(Latency):
     def _expectation(self, of: Callable[[Array, Array, Array], Array], num_clients: int) -> Array:
         """Return E[of(spent, median, spread)], float [K].
 
-        ``spent`` is the sum of two parts in seconds. ``of`` integrates over the most variable part.
-        Integrals are split where the latency reaches tau_min, a kink that polynomials fit poorly.
+        ``spent`` is the sum of the two less variable parts, in seconds. ``of`` integrates over the
+        most variable part. Integrals are split at the kink where the latency reaches tau_min.
         """
 
         def split(

@@ -1,4 +1,4 @@
-"""Synthetic latency models, with normal latency or speed, long tails, or linear features.
+"""Synthetic latency models, with normal, long-tailed or feature-based distributions.
 
 Sources: the PAUSE experiments (two groups), BSFL (ten groups, speed) and RBCS-F (features).
 """
@@ -65,9 +65,9 @@ class TwoGroups(NormalLatency):
     """Normal latency with a fast half (clients 0 .. K/2 - 1) and a slow half (PAUSE experiments).
 
     Attributes:
-      fast_start, fast_span: means of the fast clients increase in equal steps from just above
-        ``fast_start`` to ``fast_start + fast_span`` seconds.
-      slow_start, slow_span: the same for the means of the slow clients.
+      fast_start, fast_span: range of the fast clients' means, which increase in equal steps from
+        just above ``fast_start`` to ``fast_start + fast_span`` seconds.
+      slow_start, slow_span: the same for the slow clients.
     """
 
     name: ClassVar[str] = "two_groups"
@@ -90,7 +90,7 @@ class TwoGroups(NormalLatency):
 
 
 class TenGroups(NormalLatency):
-    """Normal latency in ten equal groups, with means slowest / 10 to slowest (BSFL Figs. 5-6).
+    """Normal latency in ten equal groups, with means from slowest / 10 to slowest (BSFL Figs. 5-6).
 
     Attributes:
       slowest: mean_k of the slowest group, in seconds.
@@ -218,7 +218,7 @@ class Switching(LogNormal):
     Each swap gives client k the distribution of client k + K / 2 (mod K).
 
     Attributes:
-      period: number of rounds between two swaps (static).
+      period: number of rounds between swaps (static).
     """
 
     name: ClassVar[str] = "switching"
@@ -320,7 +320,7 @@ class Pareto(SpacedLatency):
         if not isinstance(shape, jax.core.Tracer) and not shape > 1:
             raise ConfigError(
                 f"{path}.shape = {shape!r}: must be > 1, because the mean latency is infinite "
-                "otherwise. Raise shape, or use lognormal, which has all moments."
+                "otherwise. Raise shape, or use lognormal, whose mean is finite."
             )
 
     def sample(self, key: Array, num_clients: int) -> Array:
@@ -345,7 +345,7 @@ class Pareto(SpacedLatency):
 class LinearContext(Latency):
     """Latency linear in features that clients report beforehand (synthetic setting of RBCS-F).
 
-    Clients form four classes of equal size. In each round, client k has a processor share
+    Clients form four classes of equal size. In each round, client k has a processor speed
     mu ~ U(0.5, 2) and a bandwidth B ~ U(2, 4) Mbit/s for a model of M = 2 * 2^20 bit. For class
     c = 1, ..., 4 with spectral efficiency e_c = ln(1 + 10^(4 - c)),
 
@@ -389,7 +389,7 @@ class LinearContext(Latency):
         return jnp.maximum(self.min_latency, mean * (1 + self.spread * noise))
 
     def _expectation(self, of: Callable[[Array], Array], num_clients: int) -> Array:
-        """Return E[of(latency)], float [K], with quadrature over load, bandwidth and noise."""
+        """Return E[of(latency)], float [K], by quadrature over load, bandwidth and noise."""
         node = jnp.asarray(_NODES, jnp.float32)
         weight = jnp.asarray(_WEIGHTS / 2, jnp.float32)
         mu = 1.25 + 0.75 * node

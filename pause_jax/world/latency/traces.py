@@ -23,7 +23,7 @@ class _Table(NamedTuple):
     """Measurements of clients 0, ..., C - 1, sorted by client and then by seconds."""
 
     seconds: NDArray[np.float64]  # [N]
-    # Bool [N], True for drop-outs. Their ``seconds`` are the client's previous measurement.
+    # Bool [N], True for drop-outs, whose ``seconds`` repeat the client's previous measurement.
     dropped: NDArray[np.bool_]
     # [N], the same two arrays with each client's entries in the order of measurement.
     as_measured: NDArray[np.float64]
@@ -38,9 +38,9 @@ class _Table(NamedTuple):
 
 
 # Loaded tables, keyed by digest and order. A traced program cannot read a file. For a file with
-# rounds, the table for the order ``played`` has one row per client and round.
+# the column ``round``, the table for the order ``played`` has one row per client and round.
 _TABLES: dict[str, _Table] = {}
-# Maximum number of rows in a table with rounds.
+# Maximum number of rows in a table with one row per client and round.
 _MOST = 10**8
 
 
@@ -48,28 +48,28 @@ class Traces(Latency):
     """Latency = max(tau_min, one of the client's measurements).
 
     The CSV file has the header ``client,seconds`` and one line per measurement: the client's id (a
-    number or a name) and seconds > 0. Client k has the
-    k-th id in natural order and, with the partition ``natural``, the data of this id. If the data
-    has no ids, the file's ids must be names, or the numbers 0, 1, ... without gaps. Measurements
-    are ordered by the column ``round`` or ``time`` if present, otherwise by line. Clients may have
-    different numbers of measurements, and clients beyond ``num_clients`` are ignored. An empty cell
-    in ``seconds`` marks a drop-out, in which the client does not answer and the server waits for as
-    long as the client's previous measurement. Expectations are exact means over all measurements,
-    including drop-outs with these seconds. Use :meth:`of` for arrays.
+    number or a name) and seconds > 0. Ids are numbered 0, 1, ... in natural order. With the
+    partition ``natural``, each client has the data of its id. If the data has no ids, the file's
+    ids must be names, or the numbers 0, 1, ... without gaps. Measurements are ordered by the column
+    ``round`` or ``time`` if present, otherwise by line. Clients may have different numbers of
+    measurements, and clients beyond ``num_clients`` are ignored. An empty cell in ``seconds`` marks
+    a drop-out. The client does not answer, and the server waits for as long as the client's last
+    measurement. Expectations are exact means over all measurements and over the waiting times of
+    drop-outs. Use :meth:`of` for arrays.
 
     Attributes:
       order: ``drawn`` draws a measurement uniformly and independently in each round. ``played``
         replays the rounds of a file with the column ``round``, starting with the first. A client
-        without a line in a round repeats its previous measurement, or its first if none precedes.
-        Without this column, round t replays the client's t-th measurement. The replay starts
-        again after its end. The genie knows the latencies of a replayed round (static).
+        without a line in a round repeats its previous measurement, or its first one if there is no
+        previous one. Without the column, round t replays the client's t-th measurement. The replay
+        starts again after its end. The genie knows the latencies of a replayed round (static).
       path: path of the file, absolute or relative to the working directory (static).
       digest: SHA-256 of the measurements, recorded in results and filled in when a run starts. A
         file with a different digest is rejected (static).
     """
 
     name: ClassVar[str] = "traces"
-    summary: ClassVar[str] = "measured seconds of each client, resampled or replayed (CSV)"
+    summary: ClassVar[str] = "measured latencies of each client, resampled or replayed (CSV)"
 
     order: str = static(default="drawn", choices=("drawn", "played"))
     path: str = static(default="")
@@ -77,12 +77,12 @@ class Traces(Latency):
 
     @classmethod
     def of(cls, seconds: Sequence[ArrayLike]) -> Self:
-        """Build the model from arrays [n_k] of measured seconds > 0, one for each client.
+        """Build the model from one array [n_k] of measured seconds > 0 per client.
 
-        A config file stores only the digest. Use a CSV file to run the config in other processes.
+        A config file stores only the digest. Use a CSV file to run the config in another process.
 
         Raises:
-          ConfigError: if a client has no measurements, or seconds are not finite and > 0.
+          ConfigError: if a client has no measurements, or a measurement is not finite and > 0.
         """
         rows = []
         for client, measured in enumerate(seconds):
@@ -189,7 +189,7 @@ class Traces(Latency):
         return self.min_latency * cut + rest
 
     def _cut(self, num_clients: int, sums: NDArray[np.float64]) -> tuple[Array, Array]:
-        """Return (fraction of entries < tau_min, sum over others / number of entries), [K] each."""
+        """Return (share of entries < tau_min, sum of others / number of entries), [K] each."""
         table = self._measured
         seconds, first = jnp.asarray(table.seconds), jnp.asarray(table.first[:num_clients])
         size = jnp.asarray(table.size[:num_clients])
@@ -245,9 +245,9 @@ def _every_round(data: Measured, name: str) -> Measured:
     rounds, clients = int(place.max()) + 1, int(data.client.max()) + 1
     if rounds * clients > _MOST:
         raise ConfigError(
-            f"{name}: has rounds from {data.when.min():.0f} to {data.when.max():.0f}, more than "
-            f"{_MOST:,} entries for {clients} clients. Number rounds 1, 2, ..., or rename the "
-            "column to time."
+            f"{name}: has rounds from {data.when.min():.0f} to {data.when.max():.0f}, or more "
+            f"than {_MOST:,} entries for {clients} clients. Number rounds 1, 2, ..., or rename "
+            "the column to time."
         )
     cell = data.client * rounds + place
     seconds = np.full(rounds * clients, np.nan)
