@@ -16,7 +16,7 @@ __all__ = ["Difference", "differences", "seeds_needed"]
 
 # Probability that a t-interval over ``seeds_needed`` seeds excludes the bound.
 POWER = 0.8
-# Suggest only smaller numbers of seeds, because few users could run this many.
+# Do not suggest this many seeds or more, because few users could run them.
 _MANY_SEEDS = 1000
 
 
@@ -29,7 +29,7 @@ class Aim(NamedTuple):
     noun: str  # noun phrase for the values, e.g. "simulated time"
     better: str  # comparative for a better value, e.g. "sooner"
     worse: str  # comparative for a worse value
-    missing: str  # verb phrase for a config that lacks a value in any seed
+    missing: str  # verb phrase for a config without a value in at least one seed
     unit: str = ""  # suffix of each value
     digits: int = 1  # decimal places
 
@@ -57,7 +57,7 @@ class Difference(NamedTuple):
     def shown(self) -> int:
         """Sign of the difference, 1 or -1; 0 unless the confidence interval excludes 0.
 
-        Always 0 if a seed has no pair, because outcomes then determine which seeds are compared.
+        Always 0 if a pair is incomplete, because the outcomes then determine which seeds remain.
         """
         if self.pairs < self.seeds:
             return 0
@@ -71,7 +71,7 @@ class Comparison(NamedTuple):
     aims: tuple[Aim, ...]  # in order of priority
     comparisons: int  # number of differences that the intervals cover jointly
     differences: tuple[dict[str, Difference], ...]  # one dict per aim, keyed by config
-    text: str  # conclusions for the first aim in which ``against`` has a value in every seed
+    text: str  # conclusions for the first aim for which ``against`` has a value in every seed
 
 
 def compare(result: xr.Dataset, target: float, against: str | None = None) -> Comparison:
@@ -81,11 +81,11 @@ def compare(result: xr.Dataset, target: float, against: str | None = None) -> Co
       result: data set from ``sweep``, in which all configs use the same random keys.
       target: target test accuracy for the time-to-target criterion, in (0, 1].
       against: reference config. The default is the candidate with the best mean for the first
-        aim in which any candidate has a value in every seed. Candidates are the configs whose
-        epsilon covers everything clients send except data sizes, or all configs if none qualifies.
+        aim for which any candidate has a value in every seed. Candidates are the configs whose
+        epsilon covers all that clients send except data sizes, or all configs if none qualifies.
 
     Returns:
-      The comparison. Values of runs that broke a contract count as missing.
+      The comparison. Values of runs that broke a contract (``run.contract``) count as missing.
 
     Raises:
       ConfigError: if the target is not in (0, 1] or ``against`` is not a config.
@@ -125,7 +125,7 @@ def differences(
       against: reference config.
       comparisons: number of differences that the intervals cover jointly. The default, the number
         of other configs, is valid if ``against`` was chosen in advance. If it was chosen because
-        it performed best, pass the total number of pairs of configs.
+        it performed best, pass the number of pairs of configs.
 
     Returns:
       Differences keyed by config, in the order of ``values``, without ``against``.
@@ -160,8 +160,8 @@ def seeds_needed(distance: float, spread: float, level: float, seeds: int) -> fl
     """Return the number of seeds for which a t-interval excludes a bound with 80 % probability.
 
     Args:
-      distance: measured distance of the mean from the bound, assumed to stay the same.
-      spread: measured standard deviation over seeds, assumed to stay the same.
+      distance: measured distance of the mean from the bound, assumed to be the true distance.
+      spread: measured standard deviation over seeds, assumed to be the true one.
       level: probability that an interval misses the true mean.
       seeds: smallest number to return, at least 2.
 
@@ -194,7 +194,7 @@ def listed(names: Iterable[str], number: int = 4, word: str = "and") -> str:
 
 
 def _aims(result: xr.Dataset, target: float) -> tuple[Aim, ...]:
-    """Return the aims for which a sweep has metrics, in order of priority."""
+    """Return the aims that the recorded metrics allow, in order of priority."""
     goal = f"{100 * target:g} %"
     not_finite = "broke a contract or ended with a non-finite model in at least one seed"
     to_target = Aim(
@@ -272,7 +272,7 @@ def _text(
     best: str,
     lead: str,
 ) -> str:
-    """Describe the results for the first aim in which ``against`` has a value in every seed."""
+    """Describe the results for the first aim for which ``against`` has a value in every seed."""
     for goal, others in zip(goals, found, strict=True):
         if bool(goal.values.sel(config=against).notnull().all()):
             findings = f" {lead}{_findings(goal, others, against, best)}" if others else ""
@@ -316,7 +316,7 @@ def _findings(goal: Aim, others: dict[str, Difference], against: str, best: str)
         for other, each in undecided.items()
         if each.needed < _MANY_SEEDS
     ]
-    settled = f" Seeds that would probably settle this: {listed(needed)}." if needed else ""
+    settled = f" Number of seeds that would probably suffice: {listed(needed)}." if needed else ""
     if shown:
         differ = "differs" if len(shown) == 1 else "differ"
         text = f"Over {seeds} seeds, {listed(shown)} {differ} significantly from {name}"
@@ -330,7 +330,7 @@ def _findings(goal: Aim, others: dict[str, Difference], against: str, best: str)
 
 
 def _difference(each: Difference, goal: Aim) -> str:
-    """Format the size of a difference, then its direction and its interval."""
+    """Format a difference as text: its size, direction and confidence interval."""
     ends = sorted((abs(each.low), abs(each.high)))
     mean, low, high = (f"{value:,.{goal.digits}f}" for value in (abs(each.mean), *ends))
     unit = " points" if goal.unit == " %" else goal.unit

@@ -14,8 +14,8 @@ from pause_jax.analysis import metrics
 
 Floats = NDArray[np.float64]
 
-# Colours that colour-blind readers can distinguish, each with a contrast >= 3:1 on the page.
-# Both lists have the same hues, because the reader's colour scheme selects one of them.
+# Colours that colour-blind readers can distinguish. Their contrast with the page is >= 3:1.
+# With a dark colour scheme, a dark colour replaces the light colour of the same hue.
 LIGHT_PAGE, DARK_PAGE = "#FFFFFF", "#0F1419"
 LIGHT = ("#4459CA", "#F8636C", "#09803F", "#B68B07", "#289CE0", "#802E8C", "#6D5C6E", "#8E2B00")
 DARK = ("#7190EF", "#FF6671", "#39B781", "#EFC655", "#8BD5FF", "#C890C5", "#B1C5BF", "#DB944C")
@@ -33,7 +33,7 @@ MARKERS = (
 )  # fmt: skip
 # Alternating lengths of dashes and gaps, in units of the line width; () is a solid line.
 DASHES = ((), (5, 2), (1, 1.5), (6, 2, 1, 2), (2, 3), (9, 2), (4, 1, 1, 1, 1, 1), (1, 4))
-# Names of configs that have the same style in every figure.
+# Config names with a fixed style in all figures.
 KNOWN = ("pause", "sa_pause", "random", "fastest", "all", "all, no privacy", "bsfl", "genie")
 
 
@@ -66,7 +66,7 @@ def progress(result: xr.Dataset) -> dict[str, Curve]:
 
 
 def over_time(values: xr.DataArray, clock: xr.DataArray) -> dict[str, Curve]:
-    """Return mean curves against the mean clock, up to the end of each config's shortest run.
+    """Return each config's mean curve against its mean clock, up to the end of its shortest run.
 
     ``values`` and ``clock`` are [config, seed, n]. Configs without finite means are skipped.
     """
@@ -76,7 +76,7 @@ def over_time(values: xr.DataArray, clock: xr.DataArray) -> dict[str, Curve]:
 
 
 def by_round(values: xr.DataArray) -> dict[str, Curve]:
-    """Return mean curves against rounds, up to the end of each config's shortest run.
+    """Return each config's mean curve against rounds, up to the end of its shortest run.
 
     ``values`` is [config, seed, round]. Configs without finite means are skipped.
     """
@@ -86,7 +86,7 @@ def by_round(values: xr.DataArray) -> dict[str, Curve]:
 
 
 def hidden(curves: dict[str, Curve]) -> list[list[str]]:
-    """Return groups of configs whose curves are identical and hide each other in a figure."""
+    """Return groups of configs whose curves are identical, so only one is visible in a figure."""
     groups: dict[bytes, list[str]] = {}
     for name, curve in curves.items():
         groups.setdefault(np.stack([curve.x, curve.mean]).tobytes(), []).append(name)
@@ -104,7 +104,7 @@ def _by_config(*each: xr.DataArray) -> dict[str, Curve]:
 
 
 def starts_at_zero(curves: dict[str, Curve]) -> bool:
-    """Return whether 0 <= smallest mean <= half the largest, or all means are equal and >= 0."""
+    """Return whether 0 <= smallest mean <= largest mean / 2, or all means are equal and >= 0."""
     means = [curve.mean[np.isfinite(curve.mean)] for curve in curves.values()]
     values = np.concatenate([*means, np.zeros(0)])
     if not values.size:
@@ -123,7 +123,7 @@ class Style(NamedTuple):
 
 
 def style_at(place: int) -> Style:
-    """Return style number ``place``; any two of the first 64 differ in colour or dashes."""
+    """Return style number ``place``. Any two of the first 64 styles differ in colour or dashes."""
     turn, column = divmod(place, len(LIGHT))
     marker, shape = MARKERS[(column + turn) % len(MARKERS)]
     return Style(LIGHT[column], marker, shape, DASHES[turn % len(DASHES)])

@@ -19,9 +19,9 @@ from pause_jax.world.latency.measured import Measured
 Floats = NDArray[np.float64]
 # Minimum number of measurements per client in the tests for drift and autocorrelation.
 FEWEST = 8
-# Significance level, the probability that a test rejects a stationary fleet.
+# Significance level: probability that a test rejects a fleet that is in fact stationary.
 LEVEL = 1e-3
-# Lead in log predictive density, in nats, above which a distribution wins (odds of 150 to 1).
+# Lead in log predictive density, in nats, above which a distribution wins (odds of e^5 to 1).
 DECISIVE = 5.0
 _NODES, _WEIGHTS = np.polynomial.laguerre.laggauss(16)
 
@@ -56,7 +56,7 @@ class Law(NamedTuple):
     Attributes:
       name: ``lognormal``, ``shifted_exponential``, ``pareto`` or ``normal``.
       log_density: float [C], log predictive density (in nats) of each client's measurements given
-        one measurement, averaged over the choice of that measurement. The client's scale is
+        one of them, averaged over all choices of the given one. The client's scale is
         integrated out under a flat prior on its logarithm (on the mean for ``normal``), so the unit
         of time does not matter. Every distribution has exactly one shared parameter, which is
         fitted, so no complexity penalty is needed. Source: geometric intrinsic Bayes factor (Berger
@@ -85,7 +85,7 @@ class Fleet(NamedTuple):
     Attributes:
       measured: number of measurements of each client, int [C].
       mean: mean latency of each client in seconds, float [C].
-      ordered: whether the file has rounds or times; otherwise, line order counts as time order.
+      ordered: whether the file has rounds or times. If not, the lines are assumed to be in order.
       laws: fitted distributions, best first by summed ``log_density``.
       drift: test for a trend. ``figure`` is the absolute rank correlation between latency and time,
         averaged over clients, minus its expectation without a trend, but at least 0.
@@ -111,7 +111,7 @@ class Fleet(NamedTuple):
 
 
 def fit(data: Measured) -> Fleet:
-    """Fit latency distributions to the finite measurements; test for drift and correlation.
+    """Fit latency distributions to finite measurements, and test for drift and autocorrelation.
 
     Raises:
       ConfigError: if only one client has measurements, or if no client's measurements vary.
@@ -176,7 +176,7 @@ def fitted(each: list[Floats]) -> tuple[Law, ...]:
 
 
 def rivals(laws: tuple[Law, ...]) -> tuple[str, ...]:
-    """Return the names of the distributions that the first (best) one does not lead decisively.
+    """Return the names of the distributions over which the best (first) has no decisive lead.
 
     A decisive lead exceeds ``DECISIVE`` nats even without the client that contributes most to it.
     """
@@ -193,7 +193,7 @@ def _ends(scale: Floats, error: Floats) -> dict[str, Estimate]:
     weight = 1 / error[order]
     covariance = np.linalg.inv(design.T @ (weight[:, None] ** 2 * design))
     logs = covariance @ design.T @ (weight**2 * np.log(scale[order]))
-    # Inflate the errors if the scales deviate from even spacing by more than their standard errors.
+    # Inflate the errors if scales deviate from the fit by more than their standard errors.
     residual = (np.log(scale[order]) - design @ logs) * weight
     off = max(1.0, float(residual @ residual) / max(scale.size - 2, 1))
     ends = np.exp(logs)
@@ -211,14 +211,14 @@ def _squares(rows: list[Floats]) -> Floats:
 
 
 def _gaussian(size: Floats, squares: Floats) -> Floats:
-    """Return each row's normal log density at the fitted variance, with the mean integrated out."""
+    """Return each client's normal log density at the fitted variance, integrated over the mean."""
     variance = squares.sum() / (size - 1).sum()
     common = (size - 1) * math.log(2 * math.pi * variance)
     return np.asarray(-0.5 * (common + np.log(size) + squares / variance))
 
 
 def _from_logs(each: list[Floats]) -> Floats:
-    """Return the log Jacobian of each client's log-seconds, less one average measurement."""
+    """Return each client's log Jacobian of log-seconds, for all measurements but an average one."""
     return np.asarray([-(len(row) - 1) * np.log(row).mean() for row in each])
 
 

@@ -27,7 +27,7 @@ from pause_jax.run.record.result import Result
 __all__ = ["Ledger", "ledger"]
 
 HINT = "dp-accounting is not installed. Run: pip install 'pause_jax[accounting]'"
-# Above this eps, e^eps overflows in dp-accounting, so the plain sum is used instead.
+# With a larger epsilon, e^epsilon overflows in dp-accounting, so use the plain sum instead.
 MAX_RELEASE = 700.0
 SIZES = "data sizes (aggregation weights)"
 
@@ -45,20 +45,20 @@ class Ledger(NamedTuple):
         is spent) and un-noised answers to queries.
       budget: float, eps_bar, the client's total budget per ``unit``; infinite without privacy.
       spent: float, sum of the epsilons of the client's updates (basic composition), per ``unit``.
-      whole_update: float, total epsilon of all d coordinates together: d * ``spent`` if ``unit`` is
+      whole_update: float, total epsilon of an update's d coordinates: d * ``spent`` if ``unit`` is
         ``coordinate``, else ``spent``; NaN if d is 0.
       exhausted: bool, whether the client has too little budget left for another update.
       last_release: int, round of an exhausted client's last update; 0 for clients with budget left,
         and for all clients if the run did not record ``clients``.
-      basic, basic_delta: largest ``spent``, and the delta at which it holds (0 if pure).
+      basic, basic_delta: largest ``spent``, and its delta (0 for a pure mechanism).
       tight: largest :func:`total_epsilon` of any client; NaN without dp-accounting.
       tight_at_most: :func:`total_epsilon` of a client that has the largest budget and takes part in
-        every round. It holds even if participation depends on the data. NaN without learning or
-        dp-accounting.
+        every round. This bound holds even if participation depends on the data. NaN without
+        learning or dp-accounting.
       unnoised: names of the quantities that clients sent without noise.
       client_ids: ids of clients 0, ..., K - 1; empty if clients are numbered 0, 1, ...
-      overlaps: whether rounds overlap. The ledger then counts server steps as rounds, and charges a
-        release when its client starts. Each client starts at most once per server step.
+      overlaps: whether rounds overlap. If so, server steps count as rounds, and a release is
+        charged when its client starts. Each client starts at most once per server step.
     """
 
     mechanism: str
@@ -84,7 +84,7 @@ class Ledger(NamedTuple):
     def warning(self) -> str:
         """Warning that clients send more than data sizes without noise, or an empty string.
 
-        Print it next to every whole-update epsilon. Data sizes count as public.
+        Print the warning next to every whole-update epsilon. Data sizes count as public.
         """
         names = ", ".join(name for name in self.unnoised if name != SIZES)
         text = f"NO GUARANTEE, because epsilon does not cover values sent without noise ({names})."
@@ -101,11 +101,11 @@ def ledger(run: Result | Selector | xr.Dataset, delta: float = 1e-5) -> Ledger:
 
     Returns:
       The ledger. ``tight`` assumes that each client's number of participations does not depend on
-      the data. If the policy's choices depend on releases, this number does depend on the data, so
-      quote ``tight_at_most``, which always holds.
+      the data. If the policy's choices depend on releases, this assumption fails. Then quote
+      ``tight_at_most``, which always holds.
 
     Raises:
-      ConfigError: if ``run`` is a batch or lacks a quantity, or if delta is out of range.
+      ConfigError: if ``run`` is a batch or lacks a required quantity, or if delta is out of range.
 
     Examples:
       >>> import jax
@@ -194,7 +194,7 @@ def _has_law(budget: Budget) -> bool:
 
 
 def _budgets(run: Any, budget: Budget, shape: tuple[int, ...]) -> tuple[Budget, np.ndarray]:
-    """Return the budget with each client's eps_bar filled in, and eps_bar alone, [K] or [S, K]."""
+    """Return the budget with each client's eps_bar, and an array of all eps_bar, [K] or [S, K]."""
     if not _has_law(budget):
         return budget, np.full(shape, np.asarray(budget.total()))
     own = np.asarray(run.budget)[..., : shape[-1]]
@@ -202,9 +202,9 @@ def _budgets(run: Any, budget: Budget, shape: tuple[int, ...]) -> tuple[Budget, 
 
 
 def _updates(budget: Budget, participations: np.ndarray) -> np.ndarray:
-    """Return the number of updates that each client released in its participations.
+    """Return the number of updates that each client released, from its number of participations.
 
-    A spent budget stays spent, so bisection finds the last participation with an update.
+    Once a budget is spent, no updates follow, so bisection finds the last one.
     """
     sent = np.zeros_like(participations)
     at_most = participations.copy()
@@ -236,7 +236,7 @@ def _largest_total(
 ) -> float:
     """Return the largest :func:`total_epsilon` of any client.
 
-    Of clients with equal budgets, the busiest has the largest total. ``spent`` bounds a pure total.
+    For equal budgets, the total grows with participations. A pure total is at most ``spent``.
     """
     most: dict[float, tuple[float, int]] = {}
     for total, count, sum_of in zip(budget.flat, counts.flat, spent.flat, strict=True):
@@ -286,7 +286,7 @@ def total_epsilon(mechanism: Mechanism, participations: int, delta: float) -> fl
     """
     if not 0 <= delta < 1:
         raise ConfigError(f"delta = {delta!r}: must be >= 0 and < 1.")
-    # Round the length up to a power of two, to compile fewer programs.
+    # Round the length up to a power of two, because each length is compiled separately.
     longer = np.arange(1, 1 + 2 ** max(participations - 1, 0).bit_length(), dtype=np.int32)
     epsilon, over = (np.asarray(x)[:participations] for x in _schedule(mechanism.budget, longer))
     epsilon = epsilon[~over]
@@ -298,7 +298,7 @@ def total_epsilon(mechanism: Mechanism, participations: int, delta: float) -> fl
 
 @jax.jit
 def _schedule(budget: Budget, participation: Array) -> tuple[Array, Array]:
-    """Return the epsilon of each participation, and whether the budget was spent before it."""
+    """Return each participation's epsilon, and whether the budget was spent before it."""
     return budget.epsilon(participation), budget.exhausted(participation)
 
 
@@ -306,14 +306,14 @@ def _laplace(loss: LaplaceLoss, delta: float) -> float:
     """Compose privacy loss distributions of ``LaplaceDpEvent(1 / eps_i)`` under ADD_OR_REMOVE_ONE.
 
     Returns the smaller of dp-accounting's upper estimate (Koskela, Jalko and Honkela 2020) and the
-    plain sum. Neighbours are any two inputs (replace-one). The noise scale already contains their
-    full distance (Delta or 2C), so no factor of 2 is added.
+    plain sum. Any two inputs are neighbours (replace-one). The noise scale already contains the
+    full distance between two inputs (Delta or 2C), so no factor of 2 is added.
     """
     epsilon = np.asarray(loss.epsilon)
     basic = float(epsilon.sum(dtype=float))
     if delta == 0 or epsilon.max() > MAX_RELEASE:
         return basic
-    # Infinite schedules have many releases that hardly change the sum but are slow to compose.
+    # Schedules without an end have many tiny releases, which are slow to compose.
     counted = epsilon[epsilon > 1e-20 * basic]
     return min(basic, _composed(_laplace_parts, tuple(counted.tolist()), delta))
 
@@ -325,7 +325,7 @@ def _gaussian(loss: GaussianLoss, delta: float) -> float:
 
 
 def _worst(loss: WorstLoss, delta: float) -> float:
-    """Compose releases like randomised response, the worst case (Kairouz et al. 2015)."""
+    """Compose releases as randomised responses, which are the worst case (Kairouz et al. 2015)."""
     epsilon = np.asarray(loss.epsilon)
     each = float(loss.delta)
     basic = float(epsilon.sum(dtype=float)) if epsilon.size * each <= delta else math.inf
@@ -351,7 +351,7 @@ def _composed(parts: Callable[[Any], list[Any]], releases: tuple[Any, ...], delt
         left = parts(releases)
     except OverflowError:  # e^eps overflows for eps >= 710
         return math.inf
-    while len(left) > 1:  # pairwise composition is much faster
+    while len(left) > 1:  # composing in pairs is much faster
         pairs = zip(left[::2], left[1::2], strict=False)
         left = [a.compose(b) for a, b in pairs] + left[len(left) // 2 * 2 :]
     with np.errstate(over="ignore"):  # a large epsilon overflows to infinity
@@ -367,7 +367,7 @@ def _laplace_parts(epsilons: tuple[float, ...]) -> list[Any]:
 
 def _response_parts(releases: tuple[tuple[float, float], ...]) -> list[Any]:
     pld = _dp_accounting().pld
-    # The losses of each release are rounded up to the grid, and these errors add up.
+    # The losses of each release are rounded up to the grid, and the rounding errors add up.
     grid = sum(epsilon for epsilon, _ in releases) / (1e3 * len(releases))
     return [
         pld.privacy_loss_distribution.from_privacy_parameters(

@@ -35,11 +35,11 @@ HEADINGS = (
 
 
 def rows(books: dict[str, Ledger]) -> Iterator[tuple[str, ...]]:
-    """Yield one row per config, under ``HEADINGS``, with the largest value of any client."""
+    """Yield one row per config, with columns ``HEADINGS`` and the largest value of any client."""
     for name, book in books.items():
 
         def of_update(epsilon: float, book: Ledger = book) -> str:
-            # "no limit" needs no warning mark.
+            # An infinite epsilon ("no limit") needs no warning mark.
             return _epsilon(epsilon) + " (!)" * (bool(book.warning) and math.isfinite(epsilon))
 
         of_unit = of_update if book.unit == "update" else _epsilon
@@ -77,7 +77,7 @@ def table(books: dict[str, Ledger]) -> Table:
 
 
 def notes(books: dict[str, Ledger]) -> Iterator[str]:
-    """Yield notes on un-noised data, deltas, spent budgets, overlaps and missing PLD totals."""
+    """Yield notes on un-noised data, deltas, spent budgets, overlapping rounds and PLD totals."""
     warnings: dict[str, list[str]] = {}
     for name, book in books.items():
         if book.warning:
@@ -102,8 +102,8 @@ def notes(books: dict[str, Ledger]) -> Iterator[str]:
             )
     if started := [name for name, book in books.items() if book.overlaps]:
         yield (
-            f"{', '.join(started)}: releases are charged when clients start. Clients still "
-            "training at the end are included."
+            f"{', '.join(started)}: a release is charged when its client starts training. Clients "
+            "that are still training at the end are included."
         )
     if any(math.isnan(book.tight) for book in books.values()):
         yield f"No PLD totals: {HINT}"

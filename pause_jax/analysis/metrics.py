@@ -60,7 +60,7 @@ def worst_share(values: xr.DataArray, share: float = 0.1) -> xr.DataArray:
 
     Args:
       values: client scores, such as accuracies. NaN values are ignored.
-      share: share of clients to average over, in (0, 1], rounded to at least one whole client.
+      share: share of clients to average over, in (0, 1]; at least one client is averaged.
 
     Raises:
       ConfigError: if ``share`` is not in (0, 1].
@@ -69,7 +69,7 @@ def worst_share(values: xr.DataArray, share: float = 0.1) -> xr.DataArray:
         raise ConfigError(f"share = {share}: must be > 0 and <= 1 (0.1 is the worst tenth).")
 
     def worst(each: np.ndarray, axis: int) -> np.ndarray:
-        each = np.sort(np.moveaxis(each, axis, -1))  # sorts NaN last
+        each = np.sort(np.moveaxis(each, axis, -1))  # NaN values come last
         number = np.maximum(1, np.round(share * np.isfinite(each).sum(axis=-1, keepdims=True)))
         return np.sum(each, -1, where=np.arange(each.shape[-1]) < number) / number[..., 0]
 
@@ -99,13 +99,13 @@ def final_spent(result: xr.Dataset) -> xr.DataArray:
 def empty_rounds(result: xr.Dataset) -> xr.DataArray:
     """Return a mask of the played rounds without clients, bool [config, seed, round].
 
-    A round can be empty because no available client has budget left, or the policy chooses none.
+    A round is empty if no available client has budget left, or if the policy chooses no client.
     """
     return result.played & (result.clients < 0).all("slot")
 
 
 def total_regret(result: xr.Dataset) -> xr.DataArray:
-    """Return the total regret, [config, seed], or NaN if it was not tracked. Empty rounds add 0."""
+    """Return the total regret, [config, seed]; NaN if not tracked. Empty rounds add 0."""
     return result.regret.sum("round", min_count=1)
 
 
@@ -115,7 +115,7 @@ def gigabytes(result: xr.Dataset) -> xr.DataArray:
 
 
 def mean_and_error(values: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
-    """Return mean and standard error over seeds, ignoring NaN. The error of one value is NaN."""
+    """Return mean and standard error over seeds, ignoring NaN; the error is NaN for one value."""
     count = values.count("seed")
     mean = values.sum("seed", min_count=1) / count.where(count > 0)
     square = ((values - mean) ** 2).sum("seed", min_count=1)

@@ -17,7 +17,7 @@ from pause_jax.world.latency.base import Work
 
 Floats = NDArray[np.float64]
 
-# Maximum number of points per curve. With more clients, each point averages neighbours.
+# Maximum number of points per curve. With more clients, each point is the mean of a group.
 _POINTS = 60
 
 
@@ -26,8 +26,8 @@ class Participation(NamedTuple):
 
     Attributes:
       share: [seed, K], share of the played rounds in which each client took part.
-      seconds: [K], each client's expected latency; None if the latency model is not available.
-      clients: [K], client numbers in this order; None if speeds are not known.
+      seconds: [K], expected latency per client; None if any config's latency model is unavailable.
+      clients: [K], client numbers, fastest client first; None if speeds are not known.
     """
 
     share: Floats
@@ -50,7 +50,7 @@ def _by_speed(each: Participation) -> Participation:
 
 
 def by_client(found: dict[str, Participation]) -> dict[str, Curve]:
-    """Return curves of participation (% of rounds) against the clients' positions 1, ..., K."""
+    """Return curves of participation (% of rounds) against sorted positions 1, ..., K."""
     return {name: _curve(each.share) for name, each in found.items()}
 
 
@@ -81,10 +81,7 @@ def _of_config(one: xr.Dataset) -> Participation:
 
 
 def _expected_seconds(one: xr.Dataset, num_clients: int) -> Floats | None:
-    """Return each client's expected latency in seconds, [K]; None if the model cannot be loaded.
-
-    The model's measurements may be on a different machine, or its class may not be imported.
-    """
+    """Return each client's expected latency in seconds, [K]; None if the model cannot be loaded."""
     size = 4.0 * float(one.num_parameters)
     samples = one.data_size.mean("seed").values[:num_clients]
     with contextlib.suppress(ConfigError):

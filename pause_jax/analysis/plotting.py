@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_accuracy", "plot_participation", "plot_regret", "plot_spent", "save_figures"]
 
-# Maximum number of error bands. With more curves, bands would overlap, so draw error bars.
+# Maximum number of error bands. With more curves, bands overlap too much, so draw error bars.
 _FEW_BANDS = 6
 # Maximum number of names in a legend column.
 _NAMES = 16
@@ -44,10 +44,10 @@ _SAVED: Any = {
 
 
 def plot_accuracy(result: xr.Dataset, axes: Axes, target: float | None = None) -> None:
-    """Draw test accuracy (or loss, for regression) against simulated seconds.
+    """Plot test accuracy (or loss, for regression) against simulated seconds.
 
     Args:
-      result: data set from ``sweep``. With several seeds, the figure shows mean +- standard error.
+      result: data set from ``sweep``. With several seeds, bands or bars show the standard error.
       axes: Matplotlib axes.
       target: accuracy in [0, 1] to mark with a horizontal line; ignored for regression.
     """
@@ -79,9 +79,9 @@ def plot_accuracy(result: xr.Dataset, axes: Axes, target: float | None = None) -
 
 
 def plot_spent(result: xr.Dataset, axes: Axes) -> None:
-    """Draw the largest budget spent by any client against rounds, averaged over seeds.
+    """Plot, by round, the largest budget spent by any client, averaged over seeds.
 
-    Identical curves are drawn with decreasing line widths, and their labels name each other.
+    Identical curves have decreasing line widths and labels that end in ``(same as NAME)``.
     """
     curves = curves_of.by_round(result.max_spent)
     units = sorted(set(result.epsilon_unit.values.tolist()) - {"none"})
@@ -94,10 +94,10 @@ def plot_spent(result: xr.Dataset, axes: Axes) -> None:
 
 
 def plot_participation(result: xr.Dataset, axes: Axes) -> None:
-    """Draw the share of rounds in which each client took part, from fastest to slowest client.
+    """Plot the share of rounds in which each client took part, fastest client first.
 
     A flat curve means equal participation. A falling curve means that fast clients take part more
-    often. If the latency model of any config is not available, clients are ordered by number.
+    often. If the latency model of any config is not available, clients are sorted by number.
     """
     found = taken.participation(result)
     errors = _draw(taken.by_client(found), result, axes, errors=True)
@@ -108,7 +108,7 @@ def plot_participation(result: xr.Dataset, axes: Axes) -> None:
 
 
 def plot_regret(curves: xr.DataArray, axes: Axes, scale: str = "log") -> None:
-    """Draw cumulative regret against rounds, averaged over seeds.
+    """Plot cumulative regret against rounds, averaged over seeds.
 
     Args:
       curves: cumulative regret R(n), [config, seed, round].
@@ -133,7 +133,7 @@ def plot_regret(curves: xr.DataArray, axes: Axes, scale: str = "log") -> None:
 def _draw(
     curves: dict[str, Curve], result: xr.Dataset | xr.DataArray, axes: Axes, *, errors: bool
 ) -> str:
-    """Draw curves in the configs' styles; return the part of the title that explains the errors."""
+    """Draw curves in the configs' styles; return the title's explanation of the errors."""
     looks = styles(result.config.values)
     same = {name: names for names in curves_of.hidden(curves) for name in names}
     banded = errors and any(np.isfinite(curve.error).any() for curve in curves.values())
@@ -204,7 +204,7 @@ def save_figures(
 
     Returns:
       Paths of the figures: ``accuracy_vs_seconds`` with learning (``loss_vs_seconds`` for
-      regression), ``spent_budget_vs_rounds`` if any config limits its budget, and
+      regression), ``spent_budget_vs_rounds`` if any budget is limited, and
       ``participation_per_client``.
     """
     import matplotlib

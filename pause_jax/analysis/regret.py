@@ -1,6 +1,6 @@
 """Cumulative regret, its growth, and the papers' bounds.
 
-The regret of a round is C^G(genie) - C^G(cohort), PAUSE (10), where both cohorts are chosen after
+The regret of a round is C^G(genie) - C^G(cohort), PAUSE (10), where both cohorts are chosen with
 the same history. It can be negative for a cohort that is smaller than the genie's
 (``run.rounds.state.Score``), so the cumulative regret R(n) may decrease.
 """
@@ -92,7 +92,7 @@ def measure(configs: Mapping[str, SimConfig], keys: Array) -> xr.DataArray:
 
     def one(name: str, config: SimConfig) -> xr.DataArray:
         curve = cumulative(sweep({name: config}, keys, progress=False)).isel(config=0)
-        # Names already identify the configs. Other coordinates may differ between the curves.
+        # Drop the other coordinates, because they may differ between the configs.
         return curve.reset_coords(set(curve.coords) - {*curve.dims, "empty_rounds"}, drop=True)
 
     # Sweep one config at a time, and keep only its regret in memory.
@@ -180,7 +180,7 @@ def _r2(x: Floats, y: Floats) -> float:
 def smallest_gap(values: ArrayLike) -> float:
     """Return the papers' delta, the smallest difference between two clients' expected values.
 
-    PAUSE's Theorem 3 defines delta for mean latencies but uses mean speeds. State which you pass.
+    PAUSE's Theorem 3 defines delta for mean latencies but uses mean speeds. State your choice.
     """
     return float(np.min(np.diff(np.sort(np.asarray(values, np.float64)))))
 

@@ -36,8 +36,8 @@ def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
       ``epsilon_unit``, ``rounds`` (played rounds of all seeds), ``empty_rounds`` (played rounds
       without clients, which add 0 to the regret), and ``<name>`` and ``<name>_se`` for each metric.
       ``worst_tenth`` and ``spread`` (if ``client_accuracy`` was recorded) are the mean final
-      accuracy of the worst tenth of clients and the standard deviation over clients. If the rows
-      have keys ``reward...``, the configs' rewards differ, so their regrets are not comparable.
+      accuracy of the worst tenth of clients and the standard deviation over clients. If keys of
+      the rows start with ``reward``, the rewards differ, so the regrets are not comparable.
     """
     to_target = metrics.time_to_accuracy(result, target)
     columns = {
@@ -163,7 +163,7 @@ def save(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
 
 
 def notes(result: xr.Dataset) -> Iterator[str]:
-    """Yield notes on runs that failed, lost accuracy or waited for queries, grouped by config."""
+    """Yield notes on invalid runs, lost accuracy and time spent on queries, grouped by config."""
     for name in map(str, result.config.values):
         one = result.sel(config=name)
         if found := contract.not_finite(one.first_nonfinite_round.values):
@@ -173,7 +173,7 @@ def notes(result: xr.Dataset) -> Iterator[str]:
         yield from _collapse(name, one)
         if "client_accuracy" in one:
             scored = one.client_accuracy.notnull().any("eval_round")
-            # A run without any score had no finite model.
+            # A run without any client score never had a finite model.
             unscored = ~scored & (one.data_size >= 0) & scored.any("client")
             if most := int(unscored.sum("client").max()):
                 yield f"{name}: no accuracy for clients with one sample (up to {most} per seed)."

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-# Range of the minimum width of a prose column. A narrow terminal breaks longer words.
+# Limits of a prose column's minimum width. In a narrow terminal, longer words are broken.
 _MOST, _LEAST = 20, 6
 # Number of spaces between two columns, and in total at the two ends of a row.
 _GAP, _ENDS = 2, 2
@@ -35,9 +35,9 @@ def make_table(
 ) -> Table:
     """Build a table for the terminal, with a title above it and a caption below it.
 
-    Create columns with :func:`word` or :func:`number`. A plain string is the heading of a column of
-    prose or of user-defined labels. Cells are not parsed as markup. Pass ``Text`` for styled cells.
-    The terminal's width determines the widths of the columns. No cell is truncated.
+    Create columns with :func:`word` or :func:`number`. A plain string is the heading of a column
+    of prose or of user-defined labels. Cells are not parsed as markup. Pass ``Text`` for styled
+    cells. The terminal's width determines the widths of the columns. No cell is truncated.
     """
     layout = [Column(column) if isinstance(column, str) else column for column in columns]
     cells = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
@@ -59,7 +59,7 @@ def make_table(
 
 
 def _widths(columns: list[Column], cells: list[list[Text]], room: int) -> Sequence[int | None]:
-    """Return column widths, widening narrow columns first; None if Rich must break numbers."""
+    """Return the column widths, or only None if the terminal is too narrow for unbroken numbers."""
     room -= _ENDS + _GAP * (len(columns) - 1)
     wished, longest = [], []
     for place, column in enumerate(columns):

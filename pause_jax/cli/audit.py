@@ -26,7 +26,7 @@ def audit(
     mechanism: Annotated[
         str | None,
         typer.Option(
-            help="Mechanism to audit (default: all except none): "
+            help="Mechanism to audit (default: all except 'none'): "
             f"{', '.join(cls.name for cls in MECHANISMS)}."
         ),
     ] = None,
@@ -55,7 +55,7 @@ def audit(
     The exit status is 1 if a lower bound exceeds the claim. A pass is not a proof, because other
     attacks may be stronger and no lower bound can exceed the resolution. If all claims are true,
     the probability of a false alarm is at most 5 %. If a bound is close to the claim, repeat the
-    audit with a different seed. If a mechanism has a delta, audit it with a large value, such as
+    audit with a different seed. If a mechanism has a delta, audit it with a large delta, such as
     --set delta=0.1. At 1e-5, the events that reveal a violation are too rare.
     """
     # Imported late, because scipy.stats takes half a second to import.
@@ -65,7 +65,7 @@ def audit(
     results = [
         audits.audit(
             entry,
-            # Fold in the name, so the noise of different mechanisms is independent.
+            # Fold in the name to make the noise of different mechanisms independent.
             jax.random.fold_in(jax.random.key(seed), zlib.crc32(entry.name.encode())),
             epsilon=epsilon,
             claim=claim,

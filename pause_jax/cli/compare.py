@@ -18,7 +18,7 @@ from pause_jax.config.presets import PRESETS
 from pause_jax.privacy import NoPrivacy
 
 _COMPARED = Source(policy="pause,sa_pause,random,fastest,all,all:none")
-# Three seeds are too few to settle the differences in the demo.
+# Three seeds are too few for significant differences in the default comparison.
 _FIVE_SEEDS = Request(seeds=5)
 _ONE_SEED = Request(seeds=1)
 
@@ -61,7 +61,7 @@ def run(
 ) -> None:
     """Simulate one or more configs and compare the results.
 
-    A config is a preset, or a file in the format that 'pause-jax show PRESET' prints. If a file
+    Each config is a preset, or a file in the format that 'pause-jax show PRESET' prints. If a file
     omits a field, the field has its default value.
     """
     configs: dict[str, SimConfig] = {}
@@ -88,7 +88,7 @@ def sweep(
     source: Source,
     request: Request,
 ) -> None:
-    """Run every combination of the values of --vary, on all devices or on a Dask cluster.
+    """Run every combination of the values of --vary, on all local devices or on a Dask cluster.
 
     All values of a traced number, such as reward.gamma, share one compilation. Each value of
     num_selected needs its own compilation. The Dask cluster may run under SLURM, PBS or Kubernetes.

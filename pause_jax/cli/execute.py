@@ -45,9 +45,9 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
     Finished runs are stored in the result folder or in ``--store``. ``--resume`` skips these runs.
 
     Raises:
-      ConfigError: if an option is invalid. Raised before any run starts.
+      ConfigError: if an option is invalid. This error is raised before any run starts.
       typer.Exit: if a signal stops the program (status 130 for Ctrl-C, 143 for SIGTERM, 129 for
-        SIGHUP), or if a run or write fails (status 1). Finished runs are kept.
+        SIGHUP), or if a run or a write fails (status 1). Finished runs are kept.
     """
     from pause_jax.cli.publish import publish, show_again  # pandas takes a second to import
 
@@ -69,7 +69,7 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
                 Console(stderr=True).print(f"{folder} is finished. Nothing left to run.")
                 show_again(folder, request.target)
                 return
-            # With --store, no runs are saved here, but --resume finds the folder by this store.
+            # With --store, this store stays empty, but lets --resume find the folder after a crash.
             store = Store.create(folder / UNFINISHED, plan)
             if request.store is not None:
                 store = Store.create(request.store, plan)
@@ -116,7 +116,7 @@ def described(seed: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _executor(text: str | None) -> Iterator[Executor | None]:
-    """Yield the executor for ``local:N`` or a scheduler's address or file; None without text."""
+    """Yield an executor for ``local:N``, a scheduler's address or its file; None without text."""
     if text is None:
         yield None
         return
@@ -167,7 +167,7 @@ def _resumable_folder(request: Request, name: str, plan: SweepPlan) -> pathlib.P
             words, _ = compare_store(folder / UNFINISHED, plan)
             if not words:
                 return folder
-            other = other or f"{folder} contains another run ({'; '.join(words[:3])})"
+            other = other or f"{folder} contains a different run ({'; '.join(words[:3])})"
         elif result_folder.about(folder).get("made_by") == fingerprint(plan.made_by):
             return folder
     if other:

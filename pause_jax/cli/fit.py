@@ -22,7 +22,7 @@ from pause_jax.world.latency.measured import parse
 if TYPE_CHECKING:
     from pause_jax.analysis.fleet import Fleet, Test
 
-# If the median of the clients' mean latencies exceeds this number, the unit may be milliseconds.
+# If the median of the clients' mean latencies is larger, the unit may be milliseconds.
 LONG = 600.0
 
 
@@ -40,7 +40,7 @@ def fit(
 ) -> None:
     """Describe the distribution, drift and autocorrelation of measured latencies.
 
-    Each line describes one participation. Columns: client, seconds and optionally round or time.
+    Each line of the file is one participation: client, seconds and, optionally, round or time.
     """
     if out is not None and os.path.lexists(out):
         raise ConfigError(f"--out {out}: already exists. Choose another --out.")
@@ -71,7 +71,7 @@ def fit(
     least = 0.5 * float(found.mean.min())
     model = best.model(float(np.float32(least)))
     if model is None:
-        console.print("No built-in normal model has these means. Simulate the file instead:")
+        console.print("No built-in normal model has these means. Use the measurements instead:")
         change = f"--set latency.min_latency={least:.3g}"
         console.print(f'--set latency=traces --set latency.path="{file}" {change}', highlight=False)
         return

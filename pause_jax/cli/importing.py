@@ -13,7 +13,7 @@ from pause_jax.base.struct import ConfigError
 from pause_jax.cli.options import Seed
 from pause_jax.importers.request import DATA, DEVICES, INTERVALS, Request, ids_of
 
-# Maps the name of a source to the module of ``pause_jax.importers`` that reads its files.
+# Module of ``pause_jax.importers`` for each source.
 SOURCES = {
     "fedscale": "fedscale",
     "leaf": "leaf",
@@ -33,7 +33,7 @@ def import_files(
     out: Annotated[pathlib.Path, typer.Option(help="Folder for the converted files.")],
     clients: Annotated[
         int | None,
-        typer.Option(min=1, help="Maximum number of clients, drawn with --seed."),
+        typer.Option(min=1, help="Maximum number of clients, drawn at random."),
     ] = None,
     ids: Annotated[
         pathlib.Path | None,
@@ -71,7 +71,7 @@ def import_files(
 
 
 def _columns(text: str | None) -> dict[str, str]:
-    """Parse ``--columns`` into a mapping from the library's column names to the file's."""
+    """Parse ``--columns`` into a mapping from the library's to the file's column names."""
     pairs = [pair.partition("=") for pair in (text or "").split(",") if pair.strip()]
     for ours, sign, theirs in pairs:
         if not (ours.strip() and sign and theirs.strip()):

@@ -52,7 +52,7 @@ def _list_with_fields(models: Iterable[type[Config]]) -> None:
 
 
 def list_datasets() -> None:
-    """List the data sets, and print the cache folder for decoded images."""
+    """List the data sets, and print the path of the cache folder for decoded images."""
     rows = []
     for data in DATASETS:
         cached = "yes" if is_decoded(data.name) else "no"

@@ -25,7 +25,7 @@ from pause_jax.cli import output
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
-# Maps each command to its module in ``pause_jax.cli`` and its function.
+# Module in ``pause_jax.cli`` and function of each command.
 COMMANDS = {
     "compare": "compare.compare",
     "run": "compare.run",
@@ -46,7 +46,7 @@ COMMANDS = {
 def program(names: Container[str] = COMMANDS) -> typer.Typer:
     """Build the program. Only the commands in ``names`` can run.
 
-    The other commands only appear in the help, because importing their modules takes a second.
+    The other commands appear only in the help, because importing their modules takes a second.
     """
     app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
     app.callback()(start)

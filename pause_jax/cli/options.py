@@ -95,7 +95,7 @@ class Output:
         None, "Name of the result (default: the config's name, with a number if taken)."
     )
     out: pathlib.Path = option(pathlib.Path("results"), "Folder for all results.")
-    resume: bool = option(False, "Resume the same command after a stop or crash.", "--resume")
+    resume: bool = option(False, "Resume an earlier run of the same command.", "--resume")
     dry_run: bool = option(
         False, "Print the planned runs and their estimated time, and exit.", "--dry-run"
     )

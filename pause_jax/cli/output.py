@@ -1,4 +1,4 @@
-"""Error messages, stop signals, and a full or closed standard output."""
+"""Handling of error messages, stop signals, and a full or closed standard output."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def print_error(message: str) -> None:
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """Record the first stop signal for ``check_stop``. The second ends the process immediately.
+    """Record the first stop signal for ``check_stop``. A second signal ends the process at once.
 
     Raises:
       SystemExit: if a signal arrives before the first run or after the last run.
@@ -80,10 +80,10 @@ def status_of(error: BaseException | None) -> int:
 
 
 def end_of_space(error: OSError) -> NoReturn:
-    """Print one line and exit with status 1 if a disk is full, or reraise any other error."""
+    """If a disk is full, print one line and exit with status 1; otherwise, reraise the error."""
     if error.errno != errno.ENOSPC:
         raise error
-    # Redirect standard output to the null device, where the interpreter's flush cannot fail.
+    # Redirect standard output to the null device, where the flush at exit cannot fail.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     print_error(f"{error.filename or 'standard output'}: cannot be written ({error.strerror}).")
     sys.exit(1)

@@ -1,4 +1,4 @@
-"""Result folder, which is reserved before the runs, written after them and reused to resume."""
+"""Result folder: created before the runs, filled after the runs and reused by ``--resume``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LONGEST_NAME = 200
 
 
 class Run(TypedDict, total=False):
-    """Content of ``run.json``, including a result's command and seeds."""
+    """Content of ``run.json``, which includes the command and the seeds of a result."""
 
     command: str
     seed: int
@@ -86,8 +86,8 @@ def check_links(folder: pathlib.Path) -> None:
     for path in (folder, *folder.rglob("*")):
         if path.is_symlink():
             raise ConfigError(
-                f"{path}: must be a folder or a file, not a link. Remove it, or choose another "
-                "--name."
+                f"{path}: must be a folder or a file, not a link. Remove the link, or choose "
+                "another --name."
             )
 
 
@@ -126,7 +126,7 @@ def save(result: xr.Dataset, folder: pathlib.Path, about: Mapping[str, Any]) -> 
     save_data(result, folder)
     stems: set[str] = set()
     for name in result.config.values:
-        # Two labels may have the same file name.
+        # Two labels may map to the same file name.
         stem = next(each for each in _numbered(file_name(str(name))) if each not in stems)
         stems.add(stem)
         text = result.config_toml.sel(config=name).item()

@@ -29,7 +29,7 @@ def changed(config: C, changes: Iterable[str] | None) -> C:
 
 
 def base_config(base: str, source: Source) -> SimConfig:
-    """Return the config of a preset or a file, with the changes that the options request."""
+    """Return the config of a preset or a file, changed as the options specify."""
     policy, colon, mechanism = (source.policy or "").partition(":")
     if base in PRESETS:
         named_policy = {"policy": policy} if policy else {}
@@ -48,14 +48,14 @@ def base_config(base: str, source: Source) -> SimConfig:
         config = changed(config, [*rounds, *(source.change or ())])
     if colon:
         chosen = look_up(Mechanism, mechanism, "privacy")
-        # If the config already has this mechanism, keep its fields.
+        # If the config already has this mechanism, keep the mechanism's fields.
         if type(chosen) is not type(config.privacy):
             config = config.replace(privacy=chosen.with_budget(config.privacy.budget))
     return config
 
 
 def valid_config(base: str, source: Source) -> SimConfig:
-    """Validate the config of :func:`base_config`, and return it."""
+    """Return the config of :func:`base_config` after validating it."""
     config = base_config(base, source)
     with prefixed(base):
         validate(config)
@@ -79,7 +79,7 @@ def grid(config: SimConfig, vary: list[str]) -> dict[str, SimConfig]:
         raise ConfigError(
             f"--vary: gives {number} configs, but at most {MOST} are allowed. List fewer values."
         )
-    # Label a path by its last word, unless two paths end in the same word.
+    # Label each path by its last word, unless two paths end in the same word.
     short = {axis[0][0]: axis[0][0].rpartition(".")[2] for axis in axes}
     if len(set(short.values())) < len(short):
         short = {path: path for path in short}

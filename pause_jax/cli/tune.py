@@ -61,7 +61,7 @@ def tune(
     """Search for the field values that optimize an objective.
 
     Values of a traced number, such as reward.gamma, share one compilation. Other fields may need
-    one compilation per value. The best trials and the initial config run again with fresh seeds.
+    one compilation per value. The best trials and the initial config are rerun with fresh seeds.
     Processes with the same --storage share the search. The command writes best.toml and trials.csv.
     """
     config = valid_config(base, source)
@@ -74,7 +74,7 @@ def tune(
     if search.dry_run:
         generation = {f"{base} {i}": config for i in range(search.width)}
         plan, _ = planned(generation, jax.random.split(key, search.seeds), None)
-        # The finalists need about as many runs as a generation.
+        # The final comparison needs about as many runs as a generation.
         times = math.ceil(search.budget / search.width) + 1
         values = math.prod(tuning.programs(axes, config).values())
         typer.echo(estimate(plan, times=times, values=values))

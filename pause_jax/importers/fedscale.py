@@ -31,7 +31,7 @@ from pause_jax.world.latency.network import COLUMNS
 
 # Columns of a device table with one row per client.
 _PER_CLIENT = tuple(word for word in COLUMNS if word != "share")
-# Approximate memory per interval of a table, in bytes.
+# Approximate memory of one interval in the table, in bytes.
 _LINE = 200
 # A client's intervals, and the period after which they repeat, in seconds.
 _Trace = tuple[list[tuple[float, float]], float]
@@ -43,11 +43,11 @@ _GRADIENT = 3.0
 def read(request: Request) -> Imported:
     """Read devices (``client_device_capacity``), intervals (``client_behave_trace``), or both.
 
-    With both files, client p receives trace p modulo the number of traces. Traces without
-    intervals are skipped.
+    With both files, client p receives trace p mod n, where n is the number of traces. Traces
+    without intervals are skipped.
 
     Raises:
-      ConfigError: if a file has neither format or is damaged.
+      ConfigError: if a file is damaged or in neither of the two formats.
     """
     capacity: dict[Any, Any] = {}
     traces: list[_Trace] = []

@@ -1,7 +1,7 @@
 """Importer for Hugging Face data sets with a client column.
 
-Format: ``Dataset.save_to_disk`` of huggingface.co/docs/datasets (Apache-2.0; each data set has its
-own licence).
+Format: output of ``Dataset.save_to_disk`` (huggingface.co/docs/datasets, Apache-2.0). Each data
+set has its own licence.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def read(request: Request) -> Imported:
     path = request.path
     try:
         found = datasets.load_from_disk(str(path))
-    except Exception as error:  # datasets raises many exception types
+    except Exception as error:  # the package raises many exception types
         refuse(path, f"must be a folder written by save_to_disk ({str(error).splitlines()[0]})")
     splits = dict(found) if isinstance(found, datasets.DatasetDict) else {"train": found}
     if "train" not in splits:

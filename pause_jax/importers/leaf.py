@@ -1,4 +1,4 @@
-"""Importer for LEAF's JSON files of FEMNIST, Shakespeare and the synthetic data.
+"""Importer for LEAF's JSON files (FEMNIST, Shakespeare and synthetic data).
 
 Format: ``data/*/README.md`` and ``data/*/preprocess/`` in github.com/TalwalkarLab/leaf
 (BSD-2-Clause).
@@ -34,7 +34,7 @@ class _Users(msgspec.Struct):
 
 
 def read(request: Request) -> Imported:
-    """Read the samples of each user from JSON files or folders of JSON files.
+    """Read the samples of each user from JSON files, or from folders of JSON files.
 
     A folder may contain the subfolders ``train`` and ``test``. Grey levels become uint8 images, and
     characters become int32 tokens.
@@ -74,7 +74,7 @@ def _users(request: Request, paths: list[pathlib.Path]) -> Samples:
             if user in found:
                 refuse(
                     path,
-                    f"user {user!r} is also in an earlier file, and would lose those samples. "
+                    f"user {user!r} is also in an earlier file, whose samples would be lost. "
                     "Pass the folder that contains train and test, or merge the files",
                 )
             if counted != (number := len(samples[user].y)):

@@ -30,7 +30,7 @@ class Request(NamedTuple):
 
     Attributes:
       paths: paths of the downloaded files.
-      clients: maximum number of clients, drawn at random; None for all clients.
+      clients: maximum number of clients, which are drawn at random; None for all clients.
       seed: seed of the random draw of clients.
       ids: client ids to assign; empty for 0, 1, ... or if the file contains client ids.
       columns: column names of the file, keyed by the library's column names.
@@ -69,7 +69,9 @@ class Request(NamedTuple):
         return np.sort(np.random.default_rng(self.seed).choice(known, number, replace=False))
 
     def kept(self, users: Collection[str]) -> set[str]:
-        """Return up to ``clients`` users, chosen by hash because files are read one after another.
+        """Return up to ``clients`` users: those with the smallest seeded hashes.
+
+        Selecting after each file therefore gives the same users as selecting once from all files.
 
         Raises:
           ConfigError: if the request has ``ids``.
@@ -129,7 +131,7 @@ def ids_of(path: str) -> tuple[str, ...]:
     """
     ids = Files(path=path).load().client_ids
     if not ids:
-        raise ConfigError(f"--ids {path}: must contain the array clients.")
+        raise ConfigError(f"--ids {path}: must contain an array named 'clients'.")
     return ids
 
 
@@ -142,7 +144,7 @@ def parsed(
     """Yield the parsed entries of a file. ``rule`` describes a valid entry.
 
     Raises:
-      ConfigError: if ``parse`` cannot read an entry. The message has the entry's name and ``rule``.
+      ConfigError: if ``parse`` rejects an entry. The message contains the entry name and ``rule``.
     """
     for name, entry in entries:
         try:

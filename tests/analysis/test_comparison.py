@@ -35,7 +35,7 @@ def test_noise_is_not_a_significant_difference():
     other = {"one": "two", "two": "one"}[found.against]
     words = f"Over 3 seeds, {other} does not differ significantly from {found.against} (the best)."
     (needed,) = [each.needed for each in found.differences[0].values()]
-    settled = f" Seeds that would probably settle this: about {needed:.0f} for {other}."
+    settled = f" Number of seeds that would probably suffice: about {needed:.0f} for {other}."
     assert found.text.endswith(words + settled)
     assert "over 3 seeds" in found.text
     assert "sooner" not in found.text

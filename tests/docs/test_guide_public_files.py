@@ -94,7 +94,7 @@ def test_its_code_writes_measured_seconds_of_another_table(folder):
         ),
         (
             "import fedscale client_device_capacity --ids labels.npz --out o",
-            "--ids labels.npz: must contain the array clients",
+            "--ids labels.npz: must contain an array named 'clients'",
         ),
     ],
 )

@@ -134,7 +134,7 @@ def test_ledger_charges_starts(without_learning):
     assert charged.tolist() == (answered + under_way).tolist()
     assert np.all(under_way > 0)
     assert books["steps"].participations.max() <= ALONE.num_rounds
-    (note,) = [note for note in ledger_table.notes(books) if "when clients start" in note]
+    (note,) = [note for note in ledger_table.notes(books) if "when its client starts" in note]
     assert note.startswith("steps: ")
 
 

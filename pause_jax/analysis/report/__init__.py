@@ -23,9 +23,9 @@ def write(
 ) -> pathlib.Path:
     """Write an HTML report of a sweep: configs, charts, tables and conclusions.
 
-    The report needs only the data set, so you can rewrite it without repeating a run. If a custom
-    class is not loaded, the report marks the parts that need the class (privacy, client speeds) as
-    unknown.
+    The report needs only the data set, so you can write it again without repeating the runs. If a
+    config's custom class is not loaded, the report states that the privacy ledger and the clients'
+    latencies are not available.
 
     Args:
       result: data set from ``sweep``, or a loaded ``data.nc``.

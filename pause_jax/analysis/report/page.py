@@ -88,7 +88,7 @@ def render(result: xr.Dataset, target: float, against: str | None, title: str) -
 
 
 def _privacy(result: xr.Dataset) -> tuple[summary.Table | None, dict[str, list[str]]]:
-    """Return the ledger table (None if a config's class is not loaded), and notes by section."""
+    """Return the ledger table, None if a custom class is not loaded, and the notes by section."""
     try:
         books = ledger_table.ledgers(result)
         return tables.privacy(books), {
@@ -96,7 +96,7 @@ def _privacy(result: xr.Dataset) -> tuple[summary.Table | None, dict[str, list[s
             "runs": list(summary.notes(result)),
         }
     except ConfigError as error:
-        text = f"Privacy ledger unavailable: {error} Pass the file of a custom class with --load."
+        text = f"Privacy ledger unavailable: {error} Load the custom class with --load FILE.py."
         return None, {"privacy": [text, *_units(result)], "runs": []}
 
 

@@ -29,7 +29,7 @@ from pause_jax.analysis.participation import labels as labels_of
 
 # Maximum number of points per curve, and approximate number of markers.
 _POINTS, _MARKERS = 150, 7
-# With more curves, error bands are fainter because they overlap.
+# With more curves than this, error bands are fainter, because they overlap.
 _FEW = 6
 
 
@@ -37,7 +37,7 @@ class Picture(NamedTuple):
     """Chart with its title, caption and alternative text."""
 
     title: str
-    caption: str  # explains lines and bands
+    caption: str  # explanation of lines and bands
     description: str  # alternative text for screen readers
     spec: dict[str, Any]  # Vega-Lite
 
@@ -63,7 +63,7 @@ def against_time(result: xr.Dataset, target: float) -> Picture | None:
 
 
 def budget(result: xr.Dataset) -> Picture | None:
-    """Plot the largest spent budget of any client by round; return None if all are unlimited."""
+    """Plot the largest budget spent by any client, by round; return None if none is limited."""
     curves = by_round(result.max_spent)
     if not curves:
         return None
@@ -82,9 +82,9 @@ def regret(result: xr.Dataset) -> Picture | None:
     if not np.isfinite(result.regret).any():
         return None
     each = result.regret.astype(np.float64).where(~metrics.empty_rounds(result), 0.0)
-    words = "Relative to the genie, which has the same history but knows the true mean speeds."
+    words = "The genie (regret 0) has the same history but knows the true mean speeds."
     curves = by_round(each.cumsum("round", skipna=False))
-    labels = "round", "cumulative regret"  # may reach thousands or be negative
+    labels = "round", "cumulative regret"  # symlog: regret can be negative or in the thousands
     return _picture("Cumulative regret", words, curves, result, labels, log="symlog")
 
 
@@ -98,7 +98,7 @@ def versions(result: xr.Dataset) -> Picture:
 
 def in_flight(result: xr.Dataset) -> Picture:
     """Plot the number of clients in flight against simulated seconds."""
-    words = "Clients that are still training when the server steps."
+    words = "Number of clients that are still training at each server step."
     curves = _overlapping(over_time(result.in_flight, result.clock), 0)
     labels = "simulated seconds", "clients in flight"
     return _picture("Clients in flight", words, curves, result, labels)
@@ -113,13 +113,13 @@ def staleness(result: xr.Dataset) -> Picture:
     share = 100 * number / np.maximum(number.sum(axis=2, keepdims=True), 1)
     axes = {"config": result.config, "seed": result.seed, "round": np.arange(most + 1)}
     curves = _overlapping(by_round(xr.DataArray(share, axes)), 1)
-    words = "Staleness: server steps from a client's start to the averaging of its update."
+    words = "Staleness: number of server steps from a client's start until its update is averaged."
     labels = "staleness, server steps", "% of answers"
     return _picture("Staleness of answers", words, curves, result, labels)
 
 
 def _overlapping(curves: dict[str, Curve], first: int) -> dict[str, Curve]:
-    """Return curves with a positive mean at or after index ``first``, or all if none has one."""
+    """Return the curves with any positive mean from index ``first`` on; all curves if none has."""
     some = {name: curve for name, curve in curves.items() if np.any(curve.mean[first:] > 0)}
     return some or curves
 
@@ -145,9 +145,9 @@ def _picture(
 ) -> Picture:
     """Build a chart of curves with axis ``labels``.
 
-    ``rule`` is the label and height of a horizontal line. ``log`` is the type of a logarithmic
-    vertical axis (``log`` or ``symlog``). ``numbers`` is the title of an extra tooltip entry, and
-    its value at each point.
+    ``rule`` contains the label and height of a horizontal line. ``log`` is the type of a
+    logarithmic vertical axis (``log`` or ``symlog``). ``numbers`` contains the title of an extra
+    tooltip entry, and the entry's value at each point.
     """
     known = {name: style for name, style in styles(result.config.values).items() if name in curves}
     places = {name: place for place, name in enumerate(known)}

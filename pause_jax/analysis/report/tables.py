@@ -17,7 +17,7 @@ from pause_jax.analysis.summary import Table
 
 Places = NDArray[np.intp]
 
-# Maximum number of budgets with a column each. With more budgets, split clients into thirds.
+# Maximum number of budgets with separate columns. If more exist, split clients into thirds.
 _TIERS = 5
 
 
@@ -30,7 +30,7 @@ def merits(result: xr.Dataset, target: float) -> Table:
 
 
 def differing(result: xr.Dataset) -> Table:
-    """Return the table of differing fields, with the configs that have each value."""
+    """Return the table of differing fields, with each field's values and their configs."""
     rows = []
     for path, values in summary.varied_fields(result).items():
         configs: dict[str, list[str]] = {}
@@ -64,15 +64,15 @@ def _caption_of(result: xr.Dataset, comparison: Comparison) -> str:
     number = comparison.comparisons
     others = result.sizes["config"] - 1
     fixed = (
-        f"A reference fixed in advance (--against) needs only {others} comparisons and has "
-        "narrower intervals. "
+        f"With a reference fixed in advance (--against), only {others} comparisons are needed, and "
+        "the intervals are narrower. "
     )
     return (
         "Mean paired difference [paired t-interval]. The runs of a pair use the same key. The "
         "intervals of a column hold jointly with 95 % confidence (Bonferroni correction for "
         f"{number} comparison{'s' * (number > 1)}). {fixed if number > others else ''}"
-        "~: not significant, because the interval contains 0. A difference over fewer seeds is "
-        "never significant, because its seeds were selected by their outcome."
+        "~: not significant, because the interval contains 0. A difference over only some seeds "
+        "is never called significant, because these seeds were selected by their outcomes."
     )
 
 
@@ -88,7 +88,7 @@ def _difference(each: Difference, aim: Aim) -> str:
 
 
 def privacy(books: dict[str, Ledger]) -> Table:
-    """Return the ledger table, with the largest client values of each config."""
+    """Return the ledger table, with the largest value of any client in each config."""
     _, *headings = ledger_table.HEADINGS
     titles = ("config", *(heading.replace("\n", " ") for heading in headings))
     rows = tuple(ledger_table.rows(books))
@@ -114,15 +114,15 @@ def participation(result: xr.Dataset, found: dict[str, Participation]) -> Table:
     caption = "Fairness: Jain's index (1 if all clients took part equally often)."
     if ordered:
         caption = (
-            "Mean share of rounds in which a client of the group took part (and its expected "
-            f"latency). {caption}"
+            "Mean share of rounds in which a client of the group took part (and the mean "
+            f"expected latency). {caption}"
         )
     groups = names if ordered else ()
     return Table("Participation by speed", ("config", *groups, "fairness"), tuple(rows), caption)
 
 
 def left_behind(result: xr.Dataset, found: dict[str, Participation]) -> Table | None:
-    """Return the table of final accuracy by group of clients; None if it was not recorded."""
+    """Return the table of final accuracy by group of clients; None without client accuracies."""
     if "client_accuracy" not in result.variables:
         return None
     final = metrics.final(result, "client_accuracy").transpose("config", "seed", "client")
@@ -143,8 +143,8 @@ def left_behind(result: xr.Dataset, found: dict[str, Participation]) -> Table | 
         groups |= zip(headings, parts, strict=True)
         rows.append((name, *map(_percent, groups.values())))
     caption = (
-        "Final accuracy on clients' held-out samples, in %. Active: by number of rounds in which "
-        "a client took part. Only the simulator has these values. Clients do not send them."
+        "Final accuracy on clients' held-out samples, in %. The most active third took part in the "
+        "most rounds. Only the simulator knows these accuracies. Clients do not send them."
     )
     return Table("Who is left behind", ("config", *groups), tuple(rows), caption)
 
@@ -184,7 +184,7 @@ def _by_budget(result: xr.Dataset) -> tuple[tuple[str, ...], dict[str, list[Plac
 
 
 def by_budget(result: xr.Dataset) -> Table | None:
-    """Return the table of the mean share of their budget that clients spent, by size of budget.
+    """Return the table of the mean share of the budget that clients spent, by size of budget.
 
     Returns None if ``budget`` was not recorded or is equal for all clients of each config.
     """
@@ -198,7 +198,7 @@ def by_budget(result: xr.Dataset) -> Table | None:
             for what in ("budget", "spent")
         )
         rows.append((name, *(_share(budget[place], spent[place]) for place in places)))
-    words = "Mean share of the budget that a client spent, and the mean budget if budgets differ."
+    words = "Mean share of the budget that a client spent, with the mean budget if budgets differ."
     return Table("Budget spent, by size of budget", ("config", *headings), tuple(rows), words)
 
 
@@ -225,7 +225,7 @@ def answers(result: xr.Dataset) -> Table:
         for name in result.config.values
     ]
     words = (
-        "Useful updates: averaged updates, weighted by their staleness factors. Wait: time from a "
+        "Useful updates: sum of the averaged updates' staleness factors. Wait: time from a "
         "client's answer to the server step. Means over seeds."
     )
     return Table("Answers and staleness", ("config", *columns), tuple(rows), words)
