@@ -70,9 +70,12 @@ def test_leaf_shakespeare_becomes_tokens(tmp_path):
 @pytest.mark.parametrize(
     ("content", "rule"),
     [
-        ("{", "must be JSON with users, num_samples and user_data"),
-        ("[1]", "must be JSON with users, num_samples and user_data"),
-        ('{"users": ["a"], "user_data": {}}', "must be JSON with users, num_samples and user_data"),
+        ("{", "must be JSON with users, num_samples, and user_data with x and y"),
+        ("[1]", "must be JSON with users, num_samples, and user_data with x and y"),
+        (
+            '{"users": ["a"], "user_data": {}}',
+            "must be JSON with users, num_samples, and user_data with x and y",
+        ),
         (
             '{"users": ["a"], "num_samples": [0], "user_data": {}}',
             "users, num_samples and user_data must list the same users",
@@ -95,7 +98,10 @@ def test_leaf_shakespeare_becomes_tokens(tmp_path):
             {"a": {"x": [[1.0]], "y": [1]}, "b": {"x": [[1.0, 2.0]], "y": [1]}},
             "samples of client 'b' differ in shape or dtype",
         ),
-        ({"a": {"x": "xy", "y": [1, 2]}}, "must be JSON with users, num_samples and user_data"),
+        (
+            {"a": {"x": "xy", "y": [1, 2]}},
+            "must be JSON with users, num_samples, and user_data with x and y",
+        ),
         ({"a": {"x": ["ab", "abc"], "y": ["a", "b"]}}, "'a': x and y must be lists of equal le"),
         ({"a": {"x": [], "y": []}}, "must have at least one client with training samples"),
         ({"a": {"x": [[1.0]], "y": [2**32 + 5]}}, "'a': x and y must be lists of equal length"),
