@@ -302,7 +302,7 @@ class Learning(Config):
         if tokens and not self.model.takes_tokens:
             raise ConfigError(
                 f"{where}: requires float inputs, but x_train contains whole numbers, which "
-                "are treated as tokens. Use a token model (gru or a custom FlaxModel), "
+                "are treated as tokens. Use a token model (gru for next tokens, else a FlaxModel), "
                 "x.astype(numpy.float32) for features, or numpy.uint8 for pixels."
             )
         # Tracing a deep model takes tenths of a second, so each combination is checked only once.
