@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
-from rich.table import Table
 
 from pause_jax.analysis.ledger import HINT, Ledger, ledger
-from pause_jax.analysis.table import make_table, number, word
+from pause_jax.analysis.table import Sheet, label, make_table, number, word
 
 COLUMNS = (
     "policy", "seed", "client", "client_id", "mechanism", "unit", "participations", "releases",
@@ -65,11 +64,11 @@ def caption(books: dict[str, Ledger]) -> str:
     )
 
 
-def table(books: dict[str, Ledger]) -> Table:
+def table(books: dict[str, Ledger]) -> Sheet:
     """Build the table of each config's largest epsilon, per coordinate and per update."""
     policy, unit, *numbers = HEADINGS
     return make_table(
-        [policy, word(unit), *map(number, numbers)],
+        [label(policy), word(unit), *map(number, numbers)],
         list(rows(books)),
         title="privacy",
         caption=caption(books),

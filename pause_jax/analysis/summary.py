@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import xarray as xr
-from rich import table as tables
 
 from pause_jax.analysis import metrics
-from pause_jax.analysis.table import make_table, number
+from pause_jax.analysis.table import Sheet, label, make_table, number
 from pause_jax.run import contract
 
 # Coordinates along ``config`` that are not config fields.
@@ -148,13 +147,12 @@ def merits(rows: list[dict[str, Any]], target: float) -> Table:
     )
 
 
-def table(rows: list[dict[str, Any]], target: float) -> tables.Table:
+def table(rows: list[dict[str, Any]], target: float) -> Sheet:
     """Build the summary table for a terminal."""
     shown = merits(rows, target)
-    config, *others = shown.headings
-    return make_table(
-        [config, *map(number, others)], shown.rows, title=shown.title, caption=shown.caption
-    )
+    first, *others = shown.headings
+    columns = [label(first), *map(number, others)]
+    return make_table(columns, shown.rows, title=shown.title, caption=shown.caption)
 
 
 def save(rows: list[dict[str, Any]], path: pathlib.Path) -> None:

@@ -3,27 +3,101 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 from rich.text import Text
 
-# Limits of a prose column's minimum width. In a narrow terminal, longer words are broken.
-_MOST, _LEAST = 20, 6
+# Minimum width of a label column. Long labels wrap, but numbers never do.
+_LABEL_WIDTH = 12
+# Cap on the minimum width of a prose column, which is otherwise the width of its longest word.
+_PROSE_WIDTH = 20
 # Number of spaces between two columns, and in total at the two ends of a row.
-_GAP, _ENDS = 2, 2
+_GAP, _ENDS = 3, 2
+
+
+def label(heading: str) -> Column:
+    """Return a column of user-defined labels, which wrap if they are too long."""
+    return Column(heading, min_width=_LABEL_WIDTH)
 
 
 def word(heading: str) -> Column:
-    """Return a column of names, which wrap only at spaces."""
-    return Column(heading, no_wrap=True)
+    """Return a column of words that never wrap."""
+    return Column(heading)
 
 
 def number(heading: str) -> Column:
-    """Return a right-aligned column of numbers, which wrap only at spaces."""
-    return Column(heading, justify="right", no_wrap=True)
+    """Return a right-aligned column of numbers that never wrap."""
+    return Column(heading, justify="right")
+
+
+class Sheet(NamedTuple):
+    """Table that a narrow terminal shows as a list, so no cell is truncated."""
+
+    columns: list[Column]  # a column without a minimum width never wraps
+    rows: list[list[Text]]  # in the list, a row is a paragraph headed by its first cell
+    title: str | None
+    caption: str | None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        widths = self._widths(options.max_width)
+        if widths is not None:
+            yield self._table(widths)
+            return
+        yield ""
+        if self.title:
+            yield Text(self.title, "table.title")
+        for row in self.rows:
+            yield from self._paragraph(row)
+        if self.caption:
+            yield Text(self.caption, "table.caption")
+        yield ""
+
+    def _widths(self, room: int) -> list[int] | None:
+        """Return column widths, widening narrow columns first; None if the table does not fit."""
+        wished, widths = [], []
+        for place, column in enumerate(self.columns):
+            cells = [str(column.header), *(row[place].plain for row in self.rows)]
+            wished.append(max(cell_len(line) for cell in cells for line in cell.split("\n")))
+            widths.append(min(column.min_width or wished[-1], wished[-1]))
+        spare = room - _ENDS - _GAP * (len(widths) - 1) - sum(widths)
+        if spare < 0:
+            return None
+        for _ in range(spare):
+            short = [place for place, width in enumerate(widths) if width < wished[place]]
+            if short:
+                widths[min(short, key=lambda place: widths[place])] += 1
+        return widths
+
+    def _table(self, widths: list[int]) -> Table:
+        out = Table(
+            *(
+                replace(column, width=width, min_width=None, overflow="fold")
+                for column, width in zip(self.columns, widths, strict=True)
+            ),
+            title=self.title,
+            title_justify="left",
+            caption=self.caption,
+            caption_justify="left",
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+        )
+        for row in self.rows:
+            out.add_row(*row)
+        return out
+
+    def _paragraph(self, row: list[Text]) -> RenderResult:
+        first, *others = row
+        yield first
+        out = Table.grid(Column(no_wrap=True), Column(overflow="fold"), padding=(0, 2))
+        for column, cell in zip(self.columns[1:], others, strict=True):
+            if cell.plain:
+                out.add_row("  " + str(column.header).replace("\n", " "), cell)
+        yield out
 
 
 def make_table(
@@ -32,51 +106,20 @@ def make_table(
     *,
     title: str | None = None,
     caption: str | None = None,
-) -> Table:
+) -> Sheet:
     """Build a table for the terminal, with a title above it and a caption below it.
 
-    Create columns with :func:`word` or :func:`number`. A plain string is the heading of a column
-    of prose or of user-defined labels. Cells are not parsed as markup. Pass ``Text`` for styled
-    cells. The terminal's width determines the widths of the columns. No cell is truncated.
+    Create columns with :func:`label`, :func:`word` or :func:`number`. A plain string is the heading
+    of a column of prose, which wraps. Cells are not parsed as markup. Pass ``Text`` for styled
+    cells.
     """
-    layout = [Column(column) if isinstance(column, str) else column for column in columns]
     cells = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
-    table = Table(
-        title=title,
-        title_justify="left",
-        caption=caption,
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
-    widths = _widths(layout, cells, Console().width)
-    for column, width in zip(layout, widths, strict=True):
-        table.add_column(column.header, justify=column.justify, width=width, overflow="fold")
-    for row in cells:
-        table.add_row(*row)
-    return table
-
-
-def _widths(columns: list[Column], cells: list[list[Text]], room: int) -> Sequence[int | None]:
-    """Return the column widths, or only None if the terminal is too narrow for unbroken numbers."""
-    room -= _ENDS + _GAP * (len(columns) - 1)
-    wished, longest = [], []
+    layout = []
     for place, column in enumerate(columns):
-        texts = [str(column.header), *(row[place].plain for row in cells)]
-        wished.append(max(cell_len(line) for text in texts for line in text.split("\n")))
-        longest.append(max((cell_len(each) for text in texts for each in text.split()), default=1))
-    for most in range(_MOST, _LEAST - 1, -1):
-        widths = [
-            width if column.no_wrap else min(width, most)
-            for column, width in zip(columns, longest, strict=True)
-        ]
-        if sum(widths) <= room:
-            break
-    else:
-        return [None] * len(columns)
-    for _ in range(room - sum(widths)):
-        short = [place for place, width in enumerate(widths) if width < wished[place]]
-        if short:
-            widths[min(short, key=lambda place: widths[place])] += 1
-    return widths
+        if isinstance(column, str):
+            words = [cell_len(part) for row in cells for part in row[place].plain.split()]
+            longest = max(words, default=1)
+            least = max(min(longest, _PROSE_WIDTH), *map(cell_len, column.split()))
+            column = Column(column, min_width=least)
+        layout.append(column)
+    return Sheet(layout, cells, title, caption)

@@ -21,13 +21,12 @@ from pause_jax.world.latency import LATENCIES
 
 def list_policies() -> None:
     """List the selection policies, with their observations and assumptions."""
-    columns = word("name"), "description (reference)", "observes", "assumes known"
+    columns = word("name"), "description", "observes", "assumes known", "reference"
     rows = []
     for name, policy in NAMED.items():
-        note = "" if name == policy.name else f", {_difference(policy)}"
-        description = f"{policy.summary}{note} ({policy.reference})"
+        note = "" if name == policy.name else f" ({_difference(policy)})"
         observes = "; released: ".join((policy.observes, *policy.releases))
-        rows.append((name, description, observes, policy.assumes))
+        rows.append((name, policy.summary + note, observes, policy.assumes, policy.reference))
     Console().print(make_table(columns, rows))
 
 

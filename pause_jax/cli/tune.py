@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from pause_jax import tuning
-from pause_jax.analysis.table import make_table, number
+from pause_jax.analysis.table import label, make_table, number
 from pause_jax.base.compilation import use_cache
 from pause_jax.base.struct import ConfigError
 from pause_jax.cli import result_folder
@@ -122,4 +122,6 @@ def _print(found: Tuned, objective: Objective) -> None:
         "change: difference from the initial config with the same seeds. searched: mean in the "
         f"search, which overestimates the best of {len(found.trials)} configs."
     )
-    Console().print(make_table(["config", *headings], rows, title=objective.text, caption=caption))
+    Console().print(
+        make_table([label("config"), *headings], rows, title=objective.text, caption=caption)
+    )
