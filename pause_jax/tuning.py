@@ -344,7 +344,7 @@ def _run(
     *,
     warn: bool = False,
 ) -> tuple[Floats, Floats]:
-    """Run all points in one sweep, and return (scores, near), float64 [points, keys] each."""
+    """Run one sweep; return scores and best test accuracies (0 if none), [points, keys] each."""
     configs = [_config_at(config, values) for values in points]
     record = (*objective.record, *contract.RECORDED)
     with warnings.catch_warnings():
@@ -366,7 +366,7 @@ def _field(config: SimConfig, path: str) -> Any:
 
 
 def _config_at(config: SimConfig, values: Values) -> SimConfig:
-    """Return the config with ``values``. Strings are parsed as on the command line."""
+    """Apply ``values`` to a copy of the config. Strings are parsed as on the command line."""
     parsed = {
         path: config_file.parse_value(config, path, value) if isinstance(value, str) else value
         for path, value in values.items()

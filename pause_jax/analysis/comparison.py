@@ -88,7 +88,7 @@ def compare(result: xr.Dataset, target: float, against: str | None = None) -> Co
       The comparison. Values of runs that broke a contract (``run.contract``) count as missing.
 
     Raises:
-      ConfigError: if the target is not in (0, 1] or ``against`` is not a config.
+      ConfigError: if the target is not in (0, 1], or the result has no config named ``against``.
     """
     goals = _aims(result, target)
     names = [str(name) for name in result.config.values]
@@ -131,7 +131,7 @@ def differences(
       Differences keyed by config, in the order of ``values``, without ``against``.
 
     Raises:
-      ConfigError: if ``against`` is not a config.
+      ConfigError: if ``values`` has no config named ``against``.
     """
     from scipy import special
 

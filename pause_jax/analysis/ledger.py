@@ -236,7 +236,8 @@ def _largest_total(
 ) -> float:
     """Return the largest :func:`total_epsilon` of any client.
 
-    For equal budgets, the total grows with participations. A pure total is at most ``spent``.
+    For equal budgets, the total grows with the number of participations. For a pure mechanism
+    (``mechanism.delta`` = 0), the total is at most ``spent``.
     """
     most: dict[float, tuple[float, int]] = {}
     for total, count, sum_of in zip(budget.flat, counts.flat, spent.flat, strict=True):
@@ -274,11 +275,11 @@ def total_epsilon(mechanism: Mechanism, participations: int, delta: float) -> fl
     Args:
       mechanism: mechanism whose parameters are scalars.
       participations: n, which must not depend on the data; ``num_rounds`` is always valid.
-      delta: in [0, 1). With delta 0, the result for a pure mechanism is the plain sum.
+      delta: failure probability at which epsilon is computed, in [0, 1).
 
     Returns:
       Total epsilon per ``mechanism.unit``; infinite without a guarantee, and 0 without releases.
-      For a pure mechanism, it never exceeds the plain sum.
+      For a pure mechanism, it never exceeds the plain sum, and equals it if ``delta`` is 0.
 
     Raises:
       ConfigError: if delta is not in [0, 1).

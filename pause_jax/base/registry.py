@@ -3,8 +3,7 @@
 Config files refer to a subclass of ``PolicyConfig``, ``Mechanism``, etc. by its ``name``. Library
 classes and custom classes are treated alike. Files refer to other objects as
 ``package.module:name``. A config file must not run arbitrary code, so :func:`resolved` looks up
-names only in loaded modules and in files passed to ``--load``, and rejects objects of the wrong
-kind.
+names only in loaded modules and in ``--load`` files, and rejects objects of the wrong kind.
 """
 
 from __future__ import annotations

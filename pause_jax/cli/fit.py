@@ -22,7 +22,7 @@ from pause_jax.world.latency.measured import parse
 if TYPE_CHECKING:
     from pause_jax.analysis.fleet import Fleet, Test
 
-# If the median of the clients' mean latencies is larger, the unit may be milliseconds.
+# Median of the clients' mean latencies, in seconds, above which the unit may be milliseconds.
 LONG = 600.0
 
 
@@ -99,7 +99,7 @@ def sentences(found: Fleet) -> list[str]:
         f"Consecutive rounds of a client: {_outcome(found.correlation, 'rank correlation')}.",
     ]
     if np.median(ordered) > LONG:
-        lines.append("If these are milliseconds, divide the column seconds by 1000.")
+        lines.append("If the latencies are in milliseconds, divide the column seconds by 1000.")
     if math.isnan(found.drift.p):
         lines.append("Too few measurements per client to test for changes over time.")
     elif found.stationary:

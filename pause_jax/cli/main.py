@@ -1,4 +1,4 @@
-"""Command-line program ``pause-jax``, with its commands and exit status."""
+"""Entry point of the ``pause-jax`` command-line program. Runs commands and sets the exit status."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def option(default: Any, help: str, *names: str, **settings: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Options that select and change configs."""
+    """Command-line options that select and change configs."""
 
     policy: str | None = option(
         None,
@@ -88,7 +88,7 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """Options of the commands that write a result folder."""
+    """Command-line options for commands that write a result folder."""
 
     seed: Seed = 0
     name: str | None = option(
@@ -103,7 +103,7 @@ class Output:
 
 @dataclasses.dataclass(frozen=True)
 class Request(Output):
-    """Options for execution and output."""
+    """Command-line options for execution and output."""
 
     # With more seeds, the keys alone would fill the memory.
     seeds: int = option(

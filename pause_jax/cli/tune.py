@@ -29,7 +29,7 @@ from pause_jax.tuning import Objective, Tuned
 
 @dataclasses.dataclass(frozen=True)
 class Search(Output):
-    """Options of a search."""
+    """Command-line options for a search."""
 
     budget: int = option(64, "Number of configs to try.", min=1)
     seeds: int = option(3, "Number of independent runs per config.", min=1)

@@ -186,8 +186,8 @@ def output_layer(state: LearnerState) -> NDArray[np.int32] | None:
 def output_layer_path(params: Any) -> str | None:
     """Return the path of the output layer, or None if the model has no unique output layer.
 
-    The output layer is the affine layer (``kernel`` [H, C], ``bias`` [C]) named ``output``, or else
-    the only affine layer. A nonempty path ends in ``/``.
+    The output layer is the affine layer (``kernel`` [H, C], ``bias`` [C]) named ``output``, or the
+    only affine layer if none has this name. A nonempty path ends in ``/``.
     """
     layers: dict[str, dict[str, Any]] = {}
     for path, leaf in named_leaves(params).items():

@@ -148,12 +148,12 @@ class Dirichlet(PartitionConfig):
     def _reserve(
         self, labels: Array, count: Array, dominant: Array, size: Array
     ) -> tuple[Array, Array]:
-        """Return reserved samples [n] with dominant labels, and their number per client [K].
+        """Return sample numbers [n], reserved ones first, and the number reserved per client [K].
 
         Let f be the frequency of a client's dominant label in the data. If a share s of the
         client's samples is reserved, the label's expected share is s + (1 - s) f. This equals
-        ``dominant_share`` for s = (dominant_share - f) / (1 - f). Only the first sum(taken)
-        returned samples are reserved. They are grouped by client.
+        ``dominant_share`` for s = (dominant_share - f) / (1 - f). If the second result sums to r,
+        only the first r samples are reserved, grouped by client; ignore the other samples.
         """
         num_samples = labels.shape[0]
         frequency = (count / num_samples)[dominant]

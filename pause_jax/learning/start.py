@@ -61,7 +61,7 @@ def start_weights(start: str, missing: str, model: Variables) -> Arrays:
     if faults:
         raise ConfigError(
             f"learning.start = {shown(start)}: {listed(faults, '; ')}. Correct the names and "
-            "arrays, or set learning.start_missing = 'initial' to draw missing leaves."
+            "arrays, or set learning.start_missing = 'initial' to draw missing arrays."
         )
     return weights
 
@@ -126,6 +126,6 @@ def _orbax(folder: pathlib.Path) -> Any:
 
     with ocp.PyTreeCheckpointer() as reader:
         tree = reader.metadata(folder).item_metadata.tree
-        # Restore NumPy arrays, because the devices of the saved arrays may be unavailable.
+        # Restore as NumPy arrays, because the devices that held the arrays may be unavailable.
         kinds = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
         return reader.restore(folder, restore_args=kinds)

@@ -60,7 +60,8 @@ class TrainedPart(Config):
         if jax.tree.leaves(frozen) and others:
             raise ConfigError(
                 f"learning.trained = {label(self)}: the model has the collection {others[0]}, "
-                "which would change without noise. Use group norm, or learning.trained = 'all'."
+                "whose updates would be sent without clipping or noise. Use group norm, or "
+                "learning.trained = 'all'."
             )
 
     def network(self, network: Network) -> Network:
@@ -86,7 +87,7 @@ class TrainedPart(Config):
 
 
 class Head(TrainedPart):
-    """Output layer: the affine layer named ``output``, or else the only affine layer."""
+    """Output layer: the affine layer named ``output``, or the only one if none has this name."""
 
     name: ClassVar[str] = "head"
     summary: ClassVar[str] = "the output layer"

@@ -98,7 +98,7 @@ def _settled(probability: Array, chance: Array) -> Array:
     both = left + right
     over = both > 1
     # One client of each pair ends at 1 if the pair's sum exceeds 1, and at 0 otherwise. The other
-    # keeps the rest of the sum. For a sum of 1 up to rounding, both branches draw the same client.
+    # client keeps the remaining sum. If the sum is almost 1, both branches draw the same client.
     left_goes_on = jnp.where(
         over, (1 - chance[:half]) * (2 - both) < 1 - left, chance[:half] * both < left
     )

@@ -31,7 +31,7 @@ class CsUcb(PolicyConfig):
     """Selection of the m clients with the largest UCBs on 1 - min(tau, tau_max) / tau_max.
 
     Attributes:
-      max_latency: tau_max, seconds. The reward of a latency above tau_max is 0.
+      max_latency: tau_max, in seconds. The reward of a latency tau above tau_max is 0.
     """
 
     name: ClassVar[str] = "cs_ucb"
@@ -67,14 +67,14 @@ class QueueState(NamedTuple):
 class CsUcbQ(PolicyConfig):
     """CS-UCB with a virtual queue per client that enforces a minimum participation rate.
 
-    Before each selection, D_k <- max(D_k + phi m p_k - b_k, 0). p_k is the client's data share, and
-    b_k is 1 for clients of the last cohort and 0 for others. The policy selects the m clients with
-    the largest values of (1 - beta) min(mean + sqrt(2 ln t / T_k), 1) + beta D_k.
+    Before each selection, queue D_k is set to max(D_k + phi m p_k - b_k, 0). p_k is the client's
+    data share. b_k is 1 for clients of the last cohort and 0 for others. The policy selects the m
+    clients with the largest values of (1 - beta) min(mean + sqrt(2 ln t / T_k), 1) + beta D_k.
 
     Attributes:
       queue_weight: beta in (0, 1], weight of the queue.
       fairness: phi in (0, 1], required participation rate as a fraction of m p_k.
-      max_latency: tau_max, seconds.
+      max_latency: tau_max, latency in seconds from which the reward is 0.
     """
 
     name: ClassVar[str] = "cs_ucb_q"
@@ -210,6 +210,6 @@ def optimistic_latency(state: RbcsState, exploration: Array | float) -> Array:
 def next_queue(queue: Array, target: Array | float, chosen: Array) -> Array:
     """Return the virtual queues after one more round, float [K].
 
-    If a queue stays bounded, its client takes part in at least a share ``target`` of the rounds.
+    If a queue stays bounded, its client's long-run participation rate is at least ``target``.
     """
     return jnp.maximum(queue + target - chosen, 0.0)

@@ -1,4 +1,4 @@
-"""Combination of several policies in one program, to compile the rest of it only once."""
+"""Combination of several policies in one program, so its other parts are compiled only once."""
 
 from __future__ import annotations
 

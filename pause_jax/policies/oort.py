@@ -44,13 +44,13 @@ class Oort(PolicyConfig):
 
     Attributes:
       exploration: share of the cohort reserved for exploration in round 1.
-      exploration_decay: factor on this share per round.
-      exploration_min: lower bound on this share.
+      exploration_decay: factor on the exploration share per round.
+      exploration_min: lower bound on the exploration share.
       clip: quantile at which utilities are clipped.
       penalty: a, exponent of the penalty on slow clients.
       threshold: initial percentile of latencies. At 100, no client is penalised.
-      cutoff: minimum score of the n exploited clients, as a share of the n-th best score. They are
-        drawn from clients that reach this minimum, with probabilities proportional to the scores.
+      cutoff: minimum score of the n exploited clients, as a share of the n-th best score. Clients
+        that reach this minimum are drawn with probabilities proportional to their scores.
       pacer_step: W, number of rounds between adjustments by the pacer.
       pacer_delta: change of the percentile per adjustment.
       window: n new clients are drawn by score from the ``window`` * n new clients that score best.
@@ -189,7 +189,7 @@ class Pisces(PolicyConfig):
 
     The lag is the mean staleness of a client's last n updates. In synchronous rounds, the lag is 0,
     and the score is the statistical utility of Oort. The number of explored clients is random
-    (binomial). They are drawn from the clients whose updates have not been received yet.
+    (binomial). Explored clients are drawn from those whose updates have not been received yet.
 
     The rule follows the branch ``statistical_only`` of the authors' code, which produced most of
     their figures. The optional removal of outliers is not included. ``Asynchronous(pace=b)`` paces
@@ -198,8 +198,8 @@ class Pisces(PolicyConfig):
     Attributes:
       penalty: beta, exponent of the lag.
       exploration: probability that a slot is used for exploration in the first decision.
-      exploration_decay: factor on this probability per decision.
-      exploration_min: lower bound on this probability.
+      exploration_decay: factor on the exploration probability per decision.
+      exploration_min: lower bound on the exploration probability.
       memory: n, number of last updates whose mean staleness is the lag.
     """
 
@@ -230,7 +230,7 @@ class Pisces(PolicyConfig):
             number = jnp.sum(jax.random.bernoulli(number_key, share, (m,)), dtype=jnp.int32)
             fresh = available & (state.reports == 0)
             at_random = top_clients(jnp.zeros(num_clients), fresh, num_clients, explore_key)
-            # Order: explored clients, reported clients by score, remaining new clients.
+            # Order: explored new clients, clients that reported (by score), remaining new clients.
             rest = jnp.where(fresh, -1.0, self.scores(state))
             rank = jnp.where(fresh & first_of(at_random, number), jnp.inf, rest)
             clients = top_clients(rank, available, m, tie_key)
@@ -260,6 +260,6 @@ class Pisces(PolicyConfig):
 
 
 def explored_share(policy: Oort | Pisces, round: Array) -> Array:
-    """Return a round's share of explored clients, which decays to ``exploration_min``."""
+    """Return a round's share of new clients to explore, which decays to ``exploration_min``."""
     decay = policy.exploration_decay ** (round - 1).astype(jnp.float32)
     return jnp.maximum(policy.exploration * decay, policy.exploration_min)

@@ -47,13 +47,13 @@ class NoiseSampling(PolicyConfig):
     ``|release|^2 - nu_k``). A client without a release gets the mean G_k^2 of the others.
 
     With ``biased``, q minimises sum q_k c_k + lambda sum (q_k - p_k)^2 / p_k over 0 <= q_k <= 1 / m
-    with sum q = 1, where p_k is the share of the data. Client k is drawn with probability m q_k.
-    Aggregation weights are equal, so client k's expected weight is q_k.
+    with sum q = 1, where p_k is client k's share of the data. Client k is drawn with probability
+    m q_k. Aggregation weights are equal, so client k's expected weight is q_k.
 
-    With ``unbiased``, pi minimises sum p_k^2 c_k / pi_k over 0 <= pi_k <= 1 with sum pi = m. This
-    sum is the error of an average with weights p_k / pi_k under independent draws. In the solution,
-    pi_k = min(1, s p_k sqrt(c_k)) for a factor s. Clients with more noise are drawn more often.
-    Weights are scaled to a sum of one, which leaves a bias of order 1 / m.
+    With ``unbiased``, the inclusion probabilities pi_k minimise sum p_k^2 c_k / pi_k over 0 <= pi_k
+    <= 1 with sum pi = m. The minimised sum is the error of an average with weights p_k / pi_k under
+    independent draws. In the solution, pi_k = min(1, s p_k sqrt(c_k)) for a factor s. Clients with
+    more noise are drawn more often. Weights are scaled to sum to one, with a bias of order 1 / m.
 
     Attributes:
       form: objective, ``biased`` or ``unbiased``.

@@ -67,8 +67,8 @@ def epsilon_bound(
 ) -> np.ndarray:
     """Compute the lower bound ln((TPR_low - delta) / FPR_up) on epsilon, or 0 if it is negative.
 
-    TPR = ``true`` / ``trials`` and FPR = ``false`` / ``trials`` (Jagielski et al. 2020). The bounds
-    on TPR and FPR each fail with probability at most (1 - confidence) / 2.
+    TPR_low bounds TPR = ``true`` / ``trials`` from below, and FPR_up bounds FPR = ``false`` /
+    ``trials`` from above. Each fails with probability <= (1 - confidence) / 2 (Jagielski et al.).
     """
     gain = low_end(true, trials, confidence) - delta
     return np.log(np.maximum(gain / high_end(false, trials, confidence), 1.0))
@@ -84,10 +84,10 @@ def two_point(
 ) -> tuple[float, float, str]:
     """Compute a lower bound on epsilon from the most distinguishable pair of neighbours.
 
-    All inputs must have the same shape, and so must all releases. Of the
+    All inputs must have the same shape, and all releases must have the same shape. Of the
     ``samples`` releases, at most a tenth are used to fit the scores, four tenths to choose the
     attack, and half to measure it. Returns the lower bound, the bound that a perfect attack would
-    reach with as many releases, and the name of the attack.
+    reach with equally many releases, and the name of the attack.
     """
     entries = next(iter(pairs.values()))[0].size
     # Estimating a mean and a covariance takes at least a few releases, even for large updates.

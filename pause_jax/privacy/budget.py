@@ -3,7 +3,7 @@
 A schedule defines eps_i for i = 1, 2, ... with sum eps_i <= eps_bar. By basic composition (PAUSE,
 Theorem 2), all releases of a client together are then eps_bar-LDP, no matter how often the client
 is chosen or how this choice depends on the past. Every epsilon is for one client and one unit of
-the mechanism (``Mechanism.unit``). All methods act elementwise on integer arrays.
+the mechanism (``Mechanism.unit``). Methods that take participations act elementwise on integers.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Tiers(BudgetLaw):
     """Tiers with one factor each. Tier sizes are fixed, and clients are assigned at random.
 
     Attributes:
-      values: factor of each tier, > 0 (static). With ``total_epsilon = 1``, factors are budgets.
+      values: factor of each tier, > 0 (static); the tier's budget if ``total_epsilon = 1``.
       shares: share of the clients in each tier, summing to 1 (static). Tier sizes are rounded down.
         The sizes with the largest remainders are then rounded up until the sum is K.
     """
@@ -96,7 +96,7 @@ class PerClient(BudgetLaw):
     """Explicit factors for all clients, in client order.
 
     Attributes:
-      values: K factors > 0 (static). With ``total_epsilon = 1``, factors are budgets.
+      values: K factors > 0 (static). With ``total_epsilon = 1``, the factors are the budgets.
     """
 
     name: ClassVar[str] = "per_client"

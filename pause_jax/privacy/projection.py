@@ -41,8 +41,7 @@ class Projected(Mechanism):
 
     Formal guarantees:
       The guarantees of ``inner`` hold for the whole update, because the projection does not depend
-      on the data and ``inner`` clips its input. The projection is public. A client needs to send
-      only k numbers.
+      on the data and ``inner`` clips its input. The projection is public. A client sends k numbers.
 
     The release is unbiased if the projected norm is below the bound C of ``inner``. Longer
     projections are clipped, which shortens an update of norm C by about 0.28 C / sqrt(k). With

@@ -191,8 +191,8 @@ def _other_clients(
     parts = [f"has no line for client {listed(missing)}"] if missing else []
     parts += [f"has client {listed(surplus)}, which {reference} does not have"] if surplus else []
     return ConfigError(
-        f"{where}: {' and '.join(parts)}. Both must have the same client ids. Remove the other "
-        "clients, or rename them."
+        f"{where}: {' and '.join(parts)}. Its client ids must match those of {reference}. Remove "
+        "the other clients, or rename them."
     )
 
 

@@ -43,7 +43,7 @@ class Segment(NamedTuple):
     """Consecutive rounds played by one call to ``advance``.
 
     Attributes:
-      rounds: int32 [R], consecutive round numbers, where R is the room of the program.
+      rounds: int32 [R], consecutive round numbers; R is the most per call (``ProgramSpec.room``).
       to_play: int32 scalar, number of rounds to play, starting with the first.
     """
 

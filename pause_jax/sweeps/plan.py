@@ -351,7 +351,7 @@ def chunking_of(
     memory_limit: float,
     max_batch: int | None,
 ) -> Chunking:
-    """Split equal-sized runs into chunks that respect ``max_batch`` or else ``memory_limit``."""
+    """Split equal-sized runs into chunks. ``max_batch``, if given, overrides ``memory_limit``."""
     threads = min(threads, num_runs)
     if max_batch is None:
         state = state_shapes(config, data)

@@ -39,7 +39,7 @@ def write(
 
     Raises:
       ConfigError: if the extra ``report`` is missing, the data set is incomplete, the target is not
-        in (0, 1], or ``against`` is not a config.
+        in (0, 1], or the data set has no config named ``against``.
       OSError: if the path cannot be written.
     """
     try:

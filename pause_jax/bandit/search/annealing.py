@@ -221,7 +221,7 @@ def _uniform(word: Array) -> Array:
 
 def _pick(mask: Array, word: Array) -> Array:
     """Pick a true entry of a mask uniformly with one random word, and return its position."""
-    # XLA's cumulative sum is slow on a CPU. For few clients, a [K, K] matrix product is faster.
+    # With few clients, multiplying by a triangular [K, K] matrix is faster than XLA's cumsum.
     if mask.shape[0] <= SMALL:
         place = mask.astype(jnp.float32) @ jnp.triu(jnp.ones((mask.shape[0],) * 2))
     else:

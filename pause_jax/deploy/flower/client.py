@@ -175,7 +175,7 @@ class Ledger:
             file.write(line.encode())
             os.fsync(file.fileno())
         number = next(i for i, text in enumerate(self._lines(), 1) if mark in text)
-        # Another program may have spent the rest of the budget in the meantime.
+        # Another program may have spent the remaining budget in the meantime.
         if bool(self.privacy.budget.exhausted(jnp.asarray(number))):
             return None
         return number, float(self.privacy.budget.epsilon(jnp.asarray(number)))

@@ -85,8 +85,7 @@ class Roster:
     """Registry of the nodes' client numbers 0 .. K - 1, and of clients with a spent budget.
 
     The server asks each new node for its number (:func:`introduce`). A SuperNode that restarts with
-    a new node id remains the same client. If two connected nodes report the same number, the second
-    is ignored.
+    a new node id remains the same client. If two nodes report one number, the later one is ignored.
 
     Attributes:
       spent: numbers of the clients that reported a spent budget. After the server restarts, these

@@ -93,7 +93,7 @@ class Answer(NamedTuple):
 
 
 class PauseStrategy(Strategy):
-    """Flower strategy that uses any policy, and takes the same config as a simulation.
+    """Flower strategy that supports any policy and takes the same config as a simulation.
 
     In each round, the connected nodes are the available clients. The new model is the average of
     the returned models, weighted by the policy. A client fails if it answers with an error, with
@@ -417,7 +417,7 @@ class PauseStrategy(Strategy):
 
 
 def _resumed(path: pathlib.Path, fresh: Selector) -> Selector:
-    """Return the selector saved at ``path`` with its open round closed, or else ``fresh``."""
+    """Load the selector at ``path`` and close any open round; without a file, return ``fresh``."""
     if not path.is_file():
         return fresh
     saved = Selector.load(path, fresh.config)

@@ -151,7 +151,7 @@ class Arrival(NamedTuple):
       in_time: bool [m], slots whose update arrived by the end of the round.
       stale: bool [m], slots whose update was still on its way at the end of the round.
       observed: float [m], observed latency in seconds, at most the time that the server waited
-        for updates. An empty slot has this time, or 1 if the server did not wait.
+        for updates. For an empty slot, it is the server's full waiting time, or 1 if that is 0.
     """
 
     seconds: Float[Array, ""]

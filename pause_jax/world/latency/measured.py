@@ -21,7 +21,7 @@ _ORDERS = ("round", "time")
 
 
 class Measured(NamedTuple):
-    """Measurements, ordered by the column ``round`` or ``time``, or else by line."""
+    """Measurements, ordered by the column ``round`` or ``time`` if present, otherwise by line."""
 
     client: NDArray[np.int64]  # int [N], client numbers in natural order of ids
     # Float [N], finite and > 0; NaN where the client did not answer (a drop-out).
@@ -79,7 +79,8 @@ def _entries(
             cell = entry["client"], entry.get("round", place)
             if cell in good:
                 raise ValueError(
-                    "an earlier line has the same client and round (name a column of times 'time')"
+                    "an earlier line has the same client and round (if the column contains times, "
+                    "rename it to 'time')"
                 )
             good[cell] = place, entry
         except ValueError as error:
@@ -110,7 +111,7 @@ def _entry(header: list[str], row: list[str]) -> dict[str, Any]:
     if not all(np.isfinite(numbers.get(word, 0)) for word in _ORDERS):
         raise ValueError("round or time must be finite")
     if numbers.get("round", 0) % 1:
-        raise ValueError("round must be a whole number (name a column of times 'time')")
+        raise ValueError("round must be a whole number (rename a column of times to 'time')")
     return {"client": client_id(client), **numbers}
 
 

@@ -27,8 +27,8 @@ COLUMNS = (
 _BUNDLED = {"": "devices.csv", "phones": "phones.csv"}
 # Fields of ``Work``, in the order of the columns in ``_Devices.median``.
 _AMOUNTS = ("samples", "download_bytes", "upload_bytes")
-# Gauss-Legendre rules on each side of the kink at tau_min, for the parts of the latency with the
-# least, middle and most variation. Errors stay below 1e-5 for spreads up to 1.
+# Gauss-Legendre rules for the least, second most and most variable part of the latency, on both
+# sides of the kink at tau_min (third: only above). Errors stay below 1e-5 for spreads up to 1.
 _LEAST, _MIDDLE, _MOST = (np.polynomial.legendre.leggauss(n) for n in (12, 14, 16))
 # Maximum spread in a table (standard deviation of a logarithm). Spreads >= 16 may overflow.
 _MOST_SPREAD = 10.0

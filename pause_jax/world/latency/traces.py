@@ -53,9 +53,9 @@ class Traces(Latency):
     ids must be names, or the numbers 0, 1, ... without gaps. Measurements are ordered by the column
     ``round`` or ``time`` if present, otherwise by line. Clients may have different numbers of
     measurements, and clients beyond ``num_clients`` are ignored. An empty cell in ``seconds`` marks
-    a drop-out. The client does not answer, and the server waits for as long as the client's last
-    measurement. Expectations are exact means over all measurements and over the waiting times of
-    drop-outs. Use :meth:`of` for arrays.
+    a drop-out. The client does not answer, and the server waits for the duration of the client's
+    previous measurement, or of its first one if there is no previous one. Expectations are exact
+    means over all measurements and the waiting times of drop-outs. Use :meth:`of` for arrays.
 
     Attributes:
       order: ``drawn`` draws a measurement uniformly and independently in each round. ``played``
@@ -231,7 +231,7 @@ def _table(
 
 
 def _filled(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Replace each NaN with the last finite value before it, or else the first finite value."""
+    """Replace each NaN with the previous finite value, or the first one if none precedes it."""
     known = np.flatnonzero(np.isfinite(seconds))
     before = np.searchsorted(known, np.arange(seconds.size), "right") - 1
     return seconds[known[np.maximum(before, 0)]]
