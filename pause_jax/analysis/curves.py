@@ -104,7 +104,7 @@ def _by_config(*each: xr.DataArray) -> dict[str, Curve]:
 
 
 def starts_at_zero(curves: dict[str, Curve]) -> bool:
-    """Return whether 0 <= smallest mean <= largest mean / 2, or all means are equal and >= 0."""
+    """Return whether the finite means have 0 <= smallest <= largest / 2, or are equal and >= 0."""
     means = [curve.mean[np.isfinite(curve.mean)] for curve in curves.values()]
     values = np.concatenate([*means, np.zeros(0)])
     if not values.size:

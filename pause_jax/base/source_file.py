@@ -129,7 +129,7 @@ def parsed(
 def table(
     where: str, content: bytes, *, full: bool = True
 ) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Parse a CSV file into (header, [(position, cells) of each non-blank line]).
+    """Parse a CSV file into (header, [(position, cells) of each line with data]).
 
     Raises:
       ConfigError: if the content is not CSV in UTF-8 or, with ``full``, if a line has more or fewer

@@ -55,7 +55,7 @@ class Choice(NamedTuple):
       round: round number, from 1.
       clients: ids [n] of the chosen clients, n <= m.
       weights: float [n], aggregation weights, which sum to one.
-      epsilon: float [n], epsilon of each client's release in this round, in ``epsilon_unit``;
+      epsilon: float [n], epsilon of each client's release in this round, per ``epsilon_unit``;
         infinite without privacy.
     """
 
@@ -89,12 +89,12 @@ class Selector:
 
     Attributes:
       config: config of the simulation, with its files loaded.
-      client_ids: ids of clients 0, ..., K - 1, used in all arguments and results.
+      client_ids: ids of clients 0, ..., K - 1; dicts and lists of clients use them.
       round: number of rounds for which :meth:`ask` was called, including an open round.
       counts: int [K], number of releases charged to each client, including an open round.
       queried: int [K], number of questions that each client has answered.
       budget: float [K], total epsilon (eps_bar) of each client; infinite without privacy.
-      num_parameters: number of entries in an update; 0 if unknown or without learning.
+      num_parameters: number of entries in an update; 0 if unknown.
     """
 
     def __init__(
@@ -114,8 +114,8 @@ class Selector:
           config: config with the policy, reward, mechanism, budget, sizes, and a latency model that
             provides ``min_latency`` and the quantities that the policy assumes known. Clients with
             a spent budget are always excluded, regardless of ``when_spent``.
-          key: typed PRNG key. A simulation with the same key and latencies makes the same choices.
-          data: data set, as in ``simulate``; ignored if ``data_size`` is passed.
+          key: typed PRNG key. A simulation with the same key and feedback makes the same choices.
+          data: data set, as in ``simulate``. With ``data_size``, neither it nor the model is read.
           data_size: number of samples of each client [K] (default: from the config's data, or 1
             without learning).
           quality: data quality of each client [K], > 0 and, in BSFL, at most 1 (default: 1).
@@ -125,7 +125,7 @@ class Selector:
           ids: client ids [K] (default: the ids in the config's data and files, or 0 .. K - 1).
 
         Raises:
-          ConfigError: if the config or data is invalid, or if sizes or ids do not match the config.
+          ConfigError: if config, key or data are invalid, or sizes or ids do not match the config.
         """
         if isinstance(key, jax.core.Tracer):
             raise ConfigError("key is traced: a Selector has state. Create it outside jit.")
@@ -194,7 +194,7 @@ class Selector:
 
     @property
     def spent(self) -> NDArray[np.float32]:
-        """Epsilon that each client has spent, float [K], in ``epsilon_unit``."""
+        """Epsilon that each client has spent, float [K], per ``epsilon_unit``."""
         return np.asarray(self._canonical.privacy.budget.spent(jnp.asarray(self.counts)))
 
     def question(self, available: Iterable[Client] | None = None) -> Question | None:
@@ -236,7 +236,7 @@ class Selector:
             loss is missing, the policy learns nothing about the client. Features are mandatory.
 
         Raises:
-          ConfigError: if an id is unknown, the previous round is open, or an answer is invalid.
+          ConfigError: if an id is unknown, the previous round is open, or ``answers`` is invalid.
         """
         self._check_told()
         present = self._present(available)
@@ -298,8 +298,8 @@ class Selector:
 
         Raises:
           ConfigError: if no round is open, a client was not chosen, a client in ``seconds`` is also
-            in ``failed`` or ``idle``, a latency is not finite and positive, an update has the wrong
-            shape, or a required reading is missing. The round then stays open.
+            in ``failed`` or ``idle``, a latency is not finite and positive, an update is not finite
+            or has the wrong shape, or a required argument is None. The round then stays open.
         """
         if self._pending is None:
             raise ConfigError("no round is open: call ask before tell in each round.")
@@ -419,7 +419,7 @@ class Selector:
             describe, such as a model. Ignored unless it equals the config in the file.
 
         Raises:
-          ConfigError: if the file is unreadable or damaged, or if its custom policy is not loaded.
+          ConfigError: if the file is unreadable or outdated, or if its custom policy is not loaded.
         """
         check_regular("selector", path)
         try:

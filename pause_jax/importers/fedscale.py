@@ -133,14 +133,14 @@ def _number(value: Any, above: float = -math.inf) -> float:
 
 
 class _NumbersOnly(pickle.Unpickler):
-    """Unpickler that rejects classes and functions. Containers and numbers need neither."""
+    """Unpickler that rejects classes and functions. Lists, dicts and floats need neither."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"it names {module}.{name}")
 
 
 def _pickle_of(path: pathlib.Path) -> Any:
-    """Load a pickle file of lists, tuples, dictionaries, sets, strings and numbers.
+    """Load a pickle file of lists, tuples, dictionaries, strings, ints and floats.
 
     Unpickling may call any class or function that the file names, so every name is rejected, even
     the names that a NumPy array requires.

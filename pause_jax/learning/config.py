@@ -195,7 +195,7 @@ class Learning(Config):
     def cut_steps(self, size: int) -> int:
         """Return how many steps a client of ``size`` samples needs, or 0 if ``max_steps`` suffices.
 
-        Also returns 0 for up to one pass per round and for traced ``epochs`` or ``work``.
+        Also returns 0 for up to one epoch per round and for traced ``epochs`` or ``work``.
         """
         numbers = (self.epochs, *jax.tree.leaves(self.work))
         if any(isinstance(x, jax.core.Tracer) for x in numbers):
@@ -207,7 +207,7 @@ class Learning(Config):
         return math.ceil(wanted) if passes > 1 and wanted > self.max_steps else 0
 
     def num_samples(self, data: Dataset) -> int:
-        """Return the number of training samples in use."""
+        """Return the number of samples to partition."""
         return self.data.num_train or int(data.y_train.shape[0])
 
     def build(

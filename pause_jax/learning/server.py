@@ -49,7 +49,7 @@ class FederatedAveraging(NamedTuple):
     execution: Execution
     server: optax.GradientTransformation | None  # None to add the mean update
     partition: PartitionConfig
-    num_samples: int  # number of training samples in use
+    num_samples: int  # number of samples to partition
     num_clients: int  # K
     equal_work: bool  # whether all factors of the clients' local work are 1
     keeps_state: bool  # whether clients keep their optimiser state between rounds

@@ -20,7 +20,7 @@ class Answer(NamedTuple):
     """Answers to a query, in the order of the clients returned by ``Query.ask``.
 
     Attributes:
-      loss: float [d], mean loss of the current global model on each client's data. It is NaN for a
+      loss: float [d], mean loss of the global model on each client's data or mini-batch. NaN for a
         client that does not report, and 1 without learning or if ``Query.wants`` is ``features``.
       features: float [d, F], latency features for the coming round (see ``Latency.features``).
       reported: bool [d], whether each client reported its loss. With ``when_spent="drop"``, clients
@@ -81,10 +81,10 @@ class Context(NamedTuple):
       num_clients: K.
       num_selected: m, size of this policy's cohort.
       num_rounds: T, number of rounds in the run; may be traced.
-      update_size: d, number of entries in a client's update; 0 without learning.
+      update_size: d, number of entries in a client's update; 0 if none or unknown.
       num_features: F, number of latency features per client.
       data_size: float [K], number of samples of each client, ``|D_k|``.
-      local_samples: float [K], each client's number of training samples per round, over all epochs.
+      local_samples: float [K], each client's mean number of samples per round, over all epochs.
       share: float [K], each client's quality-weighted share of the data; sums to one.
       reward: parameters of the reward.
       privacy: privacy mechanism, with per-client budgets if budgets differ. A policy may read the
@@ -93,11 +93,11 @@ class Context(NamedTuple):
       expected_speed: float [K], mu_k, averaged over rounds if it varies; only for the genie.
       expected_latency: float [K], E[tau_k], seconds, for policies that assume known latencies.
       varying: (round) -> float [K], mu_k in that round; None if mu_k is constant.
-      forecast: (clock, ahead) -> float [K], probability that a client available at ``clock`` is
-        available ``ahead`` seconds later; None if unknown.
+      forecast: (clock, ahead) -> float [K], probability that a client connected at ``clock`` is
+        connected ``ahead`` seconds later; None if unknown.
       output_layer: () -> int [C, 1 + H], the positions of each output's bias and H incoming weights
         in a flattened update, or None if the model's output layer cannot be identified. The field
-        is None on a server that does not know the model.
+        is None in a ``Selector``.
       validates: whether observations include ``server_loss``.
     """
 
@@ -128,7 +128,7 @@ class Context(NamedTuple):
         """Return the expected squared norm of the noise in each client's next release, float [K].
 
         The result is infinite for a spent budget, at most ``MOST_NOISE`` otherwise, and 0 without
-        privacy. Without learning, d is set to 1, which preserves differences between clients.
+        privacy. An ``update_size`` of 0 counts as 1, which preserves differences between clients.
         """
         epsilon = self.privacy.budget.epsilon(participations + 1)
         left, dimension = epsilon > 0, self.update_size or 1
@@ -146,7 +146,7 @@ class PolicyConfig(Config):
     Attributes:
       reads: names of the inputs of the policy that depend on clients' data or training. They are
         fields of :class:`Observation` (``loss``, ``square_loss``, ``update``, ``server_loss``), or
-        ``answer.loss`` for a query. Observation fields that are not listed here are None.
+        ``answer.loss`` for a query. The fields are None unless listed here or in a nested config.
       observes: short description of the observed quantities.
       assumes: short description of the quantities that the policy assumes to be known.
       reference: source of the selection rule.
@@ -204,12 +204,12 @@ def learns_of_training(config: PolicyConfig) -> bool:
 
 
 def policy_of(config: PolicyConfig, context: Context) -> Policy:
-    """Build a policy, and hide undeclared observation fields from its ``update``.
+    """Build a policy, and hide undeclared losses and updates from its ``update``.
 
     Raises:
       TypeError: if ``build`` does not return a :class:`Policy`.
       ConfigError: if the config overrides ``releases``, or the query asks for undeclared losses.
-        During tracing, the returned ``update`` also raises ConfigError if it reads an undeclared
+        During tracing, the returned ``update`` also raises ConfigError if it fails on a hidden
         field, or if the new state differs from the initial one in structure, shape or dtype.
     """
     name = type(config).__name__

@@ -292,7 +292,7 @@ def draw_in_clusters(
     """Draw clients, and return their ranks, float [K]: ``count`` for the first, 0 if undrawn.
 
     Only clients in ``among`` are drawn. Each of at most ``count`` draws selects a cluster with
-    probability proportional to exp(``taste``), then one of its undrawn clients uniformly.
+    undrawn clients, weighted by exp(``taste``), then one of these clients uniformly.
     """
     order_key, draw_key = jax.random.split(key)
     order = jax.random.permutation(order_key, label.shape[0])

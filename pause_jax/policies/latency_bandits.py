@@ -139,8 +139,8 @@ class RbcsF(PolicyConfig):
     Attributes:
       latency_weight: V, weight of the latency, in queue units per second.
       fairness: phi in [0, 1]. Each client must take part in at least a share beta = phi m / K of
-        the rounds, which is infeasible for phi > 1. (The authors' code sets beta = 0.15 directly.)
-      exploration: a, width of the confidence bound.
+        the rounds, which is infeasible for phi > 1. (Public code sets beta = 0.15 directly.)
+      exploration: a, scale of the confidence bound.
       ridge: lambda, ridge penalty.
       query_seconds: duration of the clients' reports before selection, seconds per round.
     """

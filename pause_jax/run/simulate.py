@@ -56,7 +56,7 @@ def simulate(
         ``learning.holdout``. Only the simulator knows these metrics. No client sends them.
       devices: devices that share the local training of large cohorts (default: JAX's default
         device). ``sweep`` distributes whole runs instead.
-      client_batch: maximum number of clients that train in parallel. With 1, they train one by one.
+      client_batch: maximum number of clients that train in parallel on a device (1: one by one).
         The default depends on the memory that a client needs. Results differ only by rounding.
 
     Returns:

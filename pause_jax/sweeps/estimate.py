@@ -1,4 +1,4 @@
-"""Estimate of a sweep's programs, memory and time, based on a few rounds of its first group."""
+"""Estimate of a sweep's programs, memory and time, based on timed runs of its first group."""
 
 from __future__ import annotations
 

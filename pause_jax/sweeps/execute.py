@@ -61,8 +61,8 @@ def sweep(
     """Run every config with every key.
 
     Configs share one compilation if they differ only in traced numbers or, without custom parts,
-    in the number of rounds. Built-in policies also share a compilation, unless they differ in
-    cohort size or ``releases``, or set ``alone``. Runs use all devices and CPU cores.
+    usually in the number of rounds. Built-in policies also share a compilation, unless they
+    differ in cohort size or ``releases``, or set ``alone``. Runs use all devices and CPU cores.
 
     Each row of the result equals ``simulate(config, key)`` up to rounding. If two cohorts are
     equally good up to rounding, ``sweep`` and ``simulate`` may choose differently and then diverge.
@@ -72,16 +72,16 @@ def sweep(
       keys: distinct typed keys [S], for example ``jax.random.split(jax.random.key(0), S)``.
       data: data set that replaces the data set of every config.
       record: quantities to record, as in :func:`simulate`.
-      memory_limit: maximum estimated memory of the concurrent runs on each device, in GiB.
+      memory_limit: maximum estimated memory of runs per device, in GiB; ignored with ``max_batch``.
       max_batch: maximum number of concurrent runs (default: what fits in ``memory_limit``). It is
         rounded up to a multiple of the number of devices or, on one CPU device, of threads.
       devices: devices to run on (default: all devices).
-      client_batch: maximum number of clients trained in parallel, as in :func:`simulate`.
+      client_batch: maximum number of clients per run trained in parallel, as in :func:`simulate`.
       store: folder for finished runs and, without an executor, for checkpoints of unfinished runs
-        (at most one per minute). A call with the same arguments resumes from this folder, even if
-        the process was killed, and returns the same bits as an uninterrupted sweep.
+        (one per chunk and minute, and at a stop). A call with the same arguments resumes from this
+        folder, even if the process was killed, and returns the same bits as an uninterrupted sweep.
       executor: executor whose workers run the chunks, for example Dask's ``client.get_executor()``,
-        a submitit executor or a process pool. All workers compute the same bits.
+        a submitit executor or a process pool. Workers with equal processors compute the same bits.
       progress: whether to show a progress bar if standard error is a terminal.
 
     Returns:
@@ -94,7 +94,7 @@ def sweep(
     Raises:
       ConfigError: if an argument is invalid, or the store contains a sweep with different configs,
         data, keys, code, versions or devices. Raised before any run starts.
-      SweepInterrupted: if the sweep is interrupted or fails. The error contains the finished runs.
+      SweepInterrupted: if the sweep is interrupted or fails with RuntimeError; has finished runs.
 
     Warns:
       BrokenContract: if custom parts broke their contract and ``record`` includes
@@ -156,7 +156,7 @@ def execute(
 
     Raises:
       ConfigError: if another process is running the sweep in the same store.
-      SweepInterrupted: if the sweep is interrupted or fails.
+      SweepInterrupted: if the sweep is interrupted or fails with RuntimeError.
     """
     if store is not None:
         plan = store.plan

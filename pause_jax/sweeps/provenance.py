@@ -75,7 +75,7 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def code() -> str:
-    """Return the SHA-256 of the library's files, which may change without a new version."""
+    """Return the SHA-256 of the library's code and tables, which may change within a version."""
     content = hashlib.sha256()
     for path in sorted(_PACKAGE.rglob("*")):
         if path.suffix in (".py", ".csv"):

@@ -66,7 +66,7 @@ class Store:
         """Open the store of a sweep in a folder, or create it if missing.
 
         Raises:
-          ConfigError: if the folder holds a different sweep, is not writable, or is locked.
+          ConfigError: if the folder holds a different or damaged sweep, or none can be created.
         """
         path = folder / _DESCRIPTION
         try:
@@ -208,7 +208,7 @@ class Checkpoint:
         return Point(segments, *jax.tree.unflatten(structure, leaves))
 
     def save_if_due(self, point: Point) -> None:
-        """Save ``point`` if at least ``SAVE_EVERY`` seconds have passed since the last save."""
+        """Save ``point`` if the start or last save was at least ``SAVE_EVERY`` seconds ago."""
         if time.monotonic() - self._last >= SAVE_EVERY:
             self.save(point)
 

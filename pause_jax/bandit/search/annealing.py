@@ -43,9 +43,9 @@ class Landscape(NamedTuple):
 def make_landscape(
     problem: Problem, num_selected: int, available: Array, neighbourhood: str, key: Array
 ) -> Landscape:
-    """Sort the lists of R2, compute the temperature scale C, and make the index finite.
+    """Rank clients in the lists of R2, compute C, make the index finite, round weights to a grid.
 
-    ``pause`` uses the lists ucb, g and p, with C from PAUSE (19). ``alsa`` uses ucb and g, and
+    ``pause`` uses ucb, g and any p, with C from PAUSE (19). ``alsa`` uses ucb and g, and
     ``vanilla`` uses only R1. For ``alsa`` and ``vanilla``, C is ``problem.energy_range``. Ties are
     broken at random. (The authors' code perturbs the values by 1e-8 instead.)
     """
@@ -114,7 +114,7 @@ def _largest_difference(index: Array, terms: Array, num_selected: int, available
 
 
 def walk_energy(landscape: Landscape, members: Array) -> Array:
-    """Compute the energy, PAUSE (18), of a set given by its mask, using the finite index."""
+    """Compute the energy, PAUSE (18), of a set given by its mask, from the landscape's values."""
     slowest = jnp.min(jnp.where(members, landscape.index, jnp.inf))
     return slowest + jnp.sum(jnp.where(members, landscape.weight, 0.0))
 
@@ -122,7 +122,7 @@ def walk_energy(landscape: Landscape, members: Array) -> Array:
 def neighbour_masks(landscape: Landscape, members: Array) -> tuple[Array, Array, Array, Array]:
     """Return the neighbourhood of R1 and R2 as two products of sets, given by four masks [K].
 
-    A neighbour of a set replaces a member i with a non-member j. The neighbour is *active* if i is
+    A neighbour of a set replaces a member i with an available non-member j. It is *active* if i is
     the lowest member in at least one list, and *passive* if j is below all members in at least one
     list. The neighbourhood is the disjoint union of (removable x outside) and (others x below).
     """
@@ -154,7 +154,7 @@ class ChainState(NamedTuple):
 
 
 class AnnealingTrace(NamedTuple):
-    """Results of all chains. The energies per step are computed from the finite index."""
+    """Results of all chains. The energies per step use the landscape's values."""
 
     clients: Int[Array, " m"]  # best set over all chains, ascending
     energy: Float[Array, ""]  # energy of this set, PAUSE (18)

@@ -1,7 +1,7 @@
 """Exact search by a threshold sweep, for use under jit and vmap.
 
-A prefix contains the clients whose index is at least that of one client. For up to ``SMALL``
-clients, all prefixes are compared in parallel. Larger networks need a sort and two scans.
+A prefix contains the first j clients in descending order of index. For up to ``SMALL`` clients,
+all prefixes are compared in parallel. Larger networks need a sort and two scans.
 """
 
 from __future__ import annotations

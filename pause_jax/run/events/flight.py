@@ -65,7 +65,7 @@ class Slots(NamedTuple):
       answered: bool, whether the client's answer is in the buffer.
       order: int32, sequence number of the client's start. If clients finish at the same time, the
         client that started first answers first.
-      version: int32 >= 1, server step in which the client started. The client trains the model that
+      version: int32, server step in which the client started. The client trains the model that
         the previous step produced.
       peers: int32, number of clients that started together, including this client.
       sends: bool, whether the client sends an update (no drop-out, and budget not spent).

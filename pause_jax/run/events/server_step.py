@@ -119,7 +119,7 @@ def play(
 def train(
     setup: Setup, before: State, events: Events, step_keys: keys.RoundKeys, number: Array
 ) -> tuple[LearnerState, Flight]:
-    """Train all clients that started in a step, and store their updates in the flight state.
+    """Train the sending clients started in a step, and store their updates in the flight state.
 
     Only the field ``clients`` of the learner's state changes.
     """

@@ -131,20 +131,20 @@ def regret(r: Round) -> Array:
 def optimality_gap(r: Round) -> Array:
     """Energy of the exact optimum minus ``energy``; NaN without a search.
 
-    The gap is infinite if the search missed an untried client, whose index is infinite.
+    The gap is infinite if only the optimum's energy is. If both are, it compares sums of weights.
     """
     return r.info.optimality_gap
 
 
 @quantity("round")
 def acceptance_rate(r: Round) -> Array:
-    """Fraction of proposed annealing moves that were accepted; NaN without annealing."""
+    """Fraction of annealing steps that accepted a move; NaN without annealing."""
     return r.info.acceptance_rate
 
 
 @quantity("round")
 def train_loss(r: Round) -> Array:
-    """Mean mini-batch loss, weighted by the aggregation weights; NaN if no client trained."""
+    """Mean mini-batch loss, weighted by the aggregation weights; NaN if no update arrived."""
     return r.trained.mean_loss
 
 
@@ -156,7 +156,7 @@ def test_loss(r: Round) -> Array:
 
 @quantity("eval_round", unit="1")
 def test_accuracy(r: Round) -> Array:
-    """Accuracy on the test set, in [0, 1]; NaN for regression, or if the model is not finite."""
+    """Accuracy on the test set, in [0, 1]; NaN if not computed, or if the model is not finite."""
     return r.metrics.get("test_accuracy", jnp.asarray(jnp.nan))
 
 

@@ -105,7 +105,7 @@ class Answers(NamedTuple):
 def ask(
     setup: Setup, before: State, conditions: Conditions, round_keys: keys.RoundKeys, round: Array
 ) -> Answers:
-    """Send the policy's query, if any, to the clients that ``query.ask`` returns.
+    """Send the policy's query, if any, to the clients that ``query.ask`` marks.
 
     The server waits for the slowest of these clients. A ``dropped`` client does not report its
     loss, but the server waits for this client too.

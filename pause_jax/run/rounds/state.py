@@ -149,7 +149,7 @@ class Round:
       info: diagnostics of the choice.
       trained: losses and released updates of the cohort.
       in_time: bool [m], slots whose update was averaged in this round.
-      work: bytes transferred and samples processed by each client in a round.
+      work: bytes transferred and samples processed per client and round, for work factors of 1.
       downloads: number of clients that received the model, for training or for a query.
       uploads: number of clients that sent an update, in time or late.
       seconds: duration of the round in seconds.

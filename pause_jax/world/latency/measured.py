@@ -41,7 +41,7 @@ def parse(
     rule are skipped, and ``Measured.dropped`` lists the violated rules.
 
     Raises:
-      ConfigError: if columns are wrong, no line is valid, or a line is invalid and not skipped.
+      ConfigError: if CSV or columns are wrong, no line is valid, or a bad line is not skipped.
     """
     name = f"{where} = {path!r}"
     header, rows = source_file.table(name, content, full=False)
