@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -107,9 +108,11 @@ def check_limits(memory_limit: float, max_batch: int | None) -> None:
             "runs as fit in memory."
         )
     if isinstance(memory_limit, bool) or not (
-        isinstance(memory_limit, int | float) and memory_limit > 0
+        isinstance(memory_limit, int | float) and 0 < memory_limit < math.inf
     ):
-        raise ConfigError(f"memory_limit = {shown(memory_limit)}: must be a number > 0, in GiB.")
+        raise ConfigError(
+            f"memory_limit = {shown(memory_limit)}: must be a finite number > 0, in GiB."
+        )
 
 
 def _is_count(value: Any) -> bool:

@@ -176,7 +176,7 @@ def execute(
                 finished = _run_by_workers(plan, missing, store, update, workers)
             for chunk, chunk_rows in finished:
                 rows[chunk] = chunk_rows
-    except (KeyboardInterrupt, RuntimeError) as error:
+    except (KeyboardInterrupt, RuntimeError, FloatingPointError, MemoryError) as error:
         data, words = labelled(plan, rows)
         advice = "Set a smaller memory_limit or max_batch." if "memory" in str(error) else ""
         interrupt = isinstance(error, KeyboardInterrupt)

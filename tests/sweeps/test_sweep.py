@@ -297,7 +297,7 @@ def fail_in_chunk(monkeypatch, number, failure):
     [
         (KeyboardInterrupt, (5.0, 1.0), 4, "4 of 6 runs, 1 of 2 configs", 3),
         (RuntimeError("out of memory"), (5.0, 1.0), 4, "4 of 6 runs, 1 of 2 configs", 3),
-        (KeyboardInterrupt, (5.0,), 2, "2 of 3 runs, 0 of 1 configs", 2),
+        (MemoryError(), (5.0,), 2, "2 of 3 runs, 0 of 1 configs", 2),
         (KeyboardInterrupt, (5.0,), 0, "0 of 3 runs, 0 of 1 configs", 0),
     ],
 )
