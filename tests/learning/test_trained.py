@@ -266,7 +266,7 @@ class WithStatistics(nn.Module):
             FlaxModel.of(nn.Sequential([nn.Dense(4), nn.Dense(3)])),
             "head: the model must have one affine layer",
         ),
-        ("head", FlaxModel.of(WithStatistics()), "has the collection batch_stats, which would"),
+        ("head", FlaxModel.of(WithStatistics()), "has the collection batch_stats, whose updates"),
         (Lora(rank=4), MODEL, "rank = 4: must be <= 3, the smaller side of output/kernel."),
         (Lora(targets="bias"), Linear(), "targets = 'bias': must match one of output/kernel."),
         (Lora(targets="["), Linear(), "targets = '[': must be a regular expression"),
