@@ -1,6 +1,6 @@
 """Search for config values that optimize an objective.
 
-Optuna (the extra ``tune``) proposes and stores trials. Each generation of trials runs as one
+Optuna (the ``tune`` extra) proposes and stores trials. Each generation of trials runs as one
 ``sweep``. All generations use the same seeds. The best trials run again with fresh seeds, because
 the best of many noisy scores is too optimistic.
 """
@@ -66,7 +66,7 @@ class Objective(NamedTuple):
     Attributes:
       text: name, as on the command line.
       sign: 1 to minimise, -1 to maximise.
-      record: quantities to record. Without the last of these, the objective is undefined.
+      record: quantities to record. Without the last quantity, the objective is undefined.
       value: function from a sweep's result to scores [config, seed]; not finite if undefined.
     """
 
@@ -252,7 +252,7 @@ def objective_of(text: str) -> Objective:
     """Parse the objective ``seconds to N %``, ``accuracy``, ``loss``, ``regret`` or ``seconds``.
 
     Raises:
-      ConfigError: if ``text`` is none of these, or N is not in (0, 100].
+      ConfigError: if ``text`` is no such objective, or N is not in (0, 100].
     """
     words = " ".join(text.split()).lower()
     known = {each.text: each for each in _OBJECTIVES}

@@ -1,6 +1,6 @@
 """Privacy ledger of a run: each client's releases and their total epsilon.
 
-The ledger is computed on the host. Tight totals require dp-accounting (the extra ``accounting``).
+The ledger is computed on the host. Tight totals require dp-accounting (the ``accounting`` extra).
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def _budgets(run: Any, budget: Budget, shape: tuple[int, ...]) -> tuple[Budget, 
 def _updates(budget: Budget, participations: np.ndarray) -> np.ndarray:
     """Return the number of updates that each client released, from its number of participations.
 
-    Once a budget is spent, no updates follow, so bisection finds the last one.
+    Once a budget is spent, no updates follow, so bisection finds the last update.
     """
     sent = np.zeros_like(participations)
     at_most = participations.copy()

@@ -77,7 +77,7 @@ def worst_share(values: xr.DataArray, share: float = 0.1) -> xr.DataArray:
 
 
 def simulated_seconds(result: xr.Dataset) -> xr.DataArray:
-    """Return the total simulated seconds of each run, [config, seed]."""
+    """Return the total simulated time of each run in seconds, [config, seed]."""
     return result.clock.max("round")
 
 

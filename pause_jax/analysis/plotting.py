@@ -1,4 +1,4 @@
-"""Figures that compare configs. Requires the extra ``plot`` (matplotlib)."""
+"""Figures that compare configs. Requires the ``plot`` extra (matplotlib)."""
 
 from __future__ import annotations
 

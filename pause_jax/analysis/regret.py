@@ -31,7 +31,7 @@ class Growth(NamedTuple):
     """Growth of cumulative regret over the last decade of rounds.
 
     Attributes:
-      exponent: slope of ln R against ln n. It is 1 for linear growth, 0 for a bounded regret, and
+      exponent: slope of ln R against ln n. It is 1 for linear growth, 0 for bounded regret, and
         close to 0 for logarithmic growth.
       exponent_error: standard error of ``exponent`` over seeds.
       log_r2, linear_r2: R^2 of the fits a + b ln n and a + b n to the mean over seeds.

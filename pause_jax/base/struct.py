@@ -206,7 +206,7 @@ class Config(PyTree):
         return super().replace(**changes)
 
     def check(self, path: str, sizes: Sizes) -> None:
-        """Raise :class:`ConfigError` if a rule on several fields or on the sizes is violated."""
+        """Raise :class:`ConfigError` if a rule involving several fields or sizes is violated."""
 
     def override(self, changes: Mapping[str, Any]) -> Self:
         """Return a copy with fields changed by path: ``override({"reward.gamma": 0.0})``.

@@ -99,7 +99,7 @@ def sentences(found: Fleet) -> list[str]:
         f"Consecutive rounds of a client: {_outcome(found.correlation, 'rank correlation')}.",
     ]
     if np.median(ordered) > LONG:
-        lines.append("If the latencies are in milliseconds, divide the column seconds by 1000.")
+        lines.append("If the latencies are in milliseconds, divide the 'seconds' column by 1000.")
     if math.isnan(found.drift.p):
         lines.append("Too few measurements per client to test for changes over time.")
     elif found.stationary:

@@ -98,8 +98,8 @@ def _print_warning(text: str) -> None:
 def main() -> None:
     """Run the program.
 
-    Warnings, config errors and full disks are reported on standard error in one line each. The exit
-    status is 2 for a config error and 1 for a full disk.
+    Warnings, config errors and full disks are each reported as one message on standard error. The
+    exit status is 2 for a config error and 1 for a full disk.
     """
     output.open_streams()
     plain = RichHandler(

@@ -113,8 +113,8 @@ class Request(Output):
         max=10**7,
     )
     target: Target = 0.8
-    figures: bool = option(True, "Write figures as PNG, PDF and SVG (requires the extra 'plot').")
-    report: bool = option(True, "Write report.html (requires the extra 'report').")
+    figures: bool = option(True, "Write figures as PNG, PDF and SVG (requires the 'plot' extra).")
+    report: bool = option(True, "Write report.html (requires the 'report' extra).")
     per_client: bool = option(False, "Record the accuracy and loss of each client.", "--per-client")
     max_batch: int | None = option(None, "Maximum runs per batch (default: what fits in memory).")
     store: pathlib.Path | None = option(

@@ -46,15 +46,15 @@ def check_name(name: str) -> None:
 
 
 def reserve(root: pathlib.Path, name: str, *, explicit: bool) -> pathlib.Path:
-    """Create the folder of a result before the run, to detect errors early.
+    """Create the result folder before the run to detect errors early.
 
     Args:
       root: folder of all results.
       name: name of the result.
-      explicit: whether the user chose the name. Otherwise a taken name gets a number.
+      explicit: whether the user chose the name. Otherwise, a number is appended to a name in use.
 
     Raises:
-      ConfigError: if an explicit name is taken, or the folder cannot be created.
+      ConfigError: if an explicit name is already in use, or the folder cannot be created.
     """
     check_name(name)
     try:

@@ -47,11 +47,11 @@ def digits_small(policy: AnyPolicy = "pause", data_dir: str | None = None) -> Si
 def phones(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfig:
     """Configure Digits on 200 phones, with latency and availability fitted to measurements.
 
-    ``Network(path="phones")`` combines measured seconds per sample of a ResNet with the network
-    rates of FLASH. Transfers have the size of ResNet-18 (11.7 million float32 weights) instead
-    of the small trained model, so a round takes minutes, as in a real fleet. About one phone in ten
-    is available at any time (idle, charging and on Wi-Fi). For details, see ``tools/devices.py``
-    and :class:`pause_jax.world.availability.Phones`.
+    ``Network(path="phones")`` combines measured training times of a ResNet with the network rates
+    of FLASH. Transfers have the size of ResNet-18 (11.7 million float32 weights) instead of the
+    small trained model, so a round takes minutes, as in a real fleet. About one phone in ten is
+    available at any time (idle, charging and on Wi-Fi). For details, see ``tools/devices.py`` and
+    :class:`pause_jax.world.availability.Phones`.
     """
     size = 46.8e6
     return digits_small(policy).replace(

@@ -63,7 +63,7 @@ class SimConfig(Config):
 
     num_clients: int = static(default=30, at_least=1)
     num_selected: int = static(default=5, at_least=1)
-    # Round t folds 2 t and 2 t + 1 into the key of the stream `world`. Both must fit in int32.
+    # Round t folds 2 t and 2 t + 1 into the key of the `world` stream. Both must fit in int32.
     num_rounds: int = static(default=200, at_least=1, at_most=2**30 - 1)
     clock: Clock = node(factory=Synchronous, of=Clock)
     max_seconds: float | None = number(default=None, above=0, optional=True)

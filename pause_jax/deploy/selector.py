@@ -232,7 +232,7 @@ class Selector:
         Args:
           available: ids of the clients that can be chosen (default: all). Clients with a spent
             budget are always excluded.
-          answers: each asked client's answer to :meth:`question`: a loss, or features [F]. If a
+          answers: each queried client's answer to :meth:`question`: a loss, or features [F]. If a
             loss is missing, the policy learns nothing about the client. Features are mandatory.
 
         Raises:

@@ -156,5 +156,5 @@ def parsed(
 
 
 def refuse(path: pathlib.Path, rule: str) -> NoReturn:
-    """Raise ConfigError for a file that breaks a rule."""
+    """Raise ConfigError for a file, with the ``rule`` that it breaks."""
     raise ConfigError(f"FILE = {str(path)!r}: {rule}.")

@@ -70,7 +70,7 @@ class FlaxModel(Model):
           arguments: other keyword arguments of the class or function.
 
         Raises:
-          ConfigError: if ``module`` is none of these, or if the arguments are unhashable or
+          ConfigError: if ``module`` is of another kind, or if the arguments are unhashable or
             rejected by the class or function.
 
         Examples:

@@ -313,7 +313,7 @@ def _check_inputs(name: str, x: NDArray[Any], pixel_max: int) -> None:
         raise ConfigError(f"{name} has a pixel of {x.max()}: must be <= pixel_max = {pixel_max}.")
     if not pixel_max and x.dtype == np.uint8:
         raise ConfigError(
-            f"{name} is uint8 and pixel_max = 0: must have pixel_max > 0. Set pixel_max = 255 for "
+            f"{name} is uint8, but pixel_max = 0: pixel_max must be > 0. Set pixel_max = 255 for "
             "pixels, or use x.astype(np.float32) for features."
         )
     if x.dtype == np.int32 and x.ndim != 2:
@@ -361,8 +361,9 @@ def _check_clients(
 ) -> NDArray[np.int32]:
     if clients.shape != (num_train,) or not np.issubdtype(clients.dtype, np.integer):
         raise ConfigError(
-            f"clients has shape {clients.shape} and dtype {clients.dtype}: must be whole numbers "
-            f"[{num_train}], one per training sample. Use Dataset.of for client names."
+            f"clients has shape {clients.shape} and dtype {clients.dtype}: must be an integer "
+            f"array of shape [{num_train}], with one entry per training sample. Use Dataset.of for "
+            "client names."
         )
     numbers = np.unique(clients)
     missing = np.setdiff1d(np.arange(len(numbers)), numbers)

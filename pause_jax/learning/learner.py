@@ -78,7 +78,7 @@ class Trained(NamedTuple):
 
 
 class StaleUpdates(NamedTuple):
-    """Updates that missed their round and are averaged in the next one."""
+    """Updates that missed their round and are averaged in the next round."""
 
     updates: Any  # leaves [m, ...], as received by the server; ``params`` is flat, [m, d]
     weights: Float[Array, " m"]  # original aggregation weights; 0 for slots without an update
@@ -117,8 +117,8 @@ class Learner(NamedTuple):
         ``batch_size`` random samples of each client, or on all samples if ``batch_size`` is None.
       evaluate: (state) -> dict of scalars, with one entry for each name in ``metrics``.
       metrics: names of the evaluation metrics. All are recorded by default.
-      local_samples: (data size, factors of the local work or None) -> number of samples on which
-        a client computes gradients per round, all float [K]; None if this is the data size.
+      local_samples: (data size, local work factors or None) -> number of samples on which a client
+        computes gradients per round, all float [K]; None if this is the data size.
       client_bytes: (state) -> memory in bytes needed to train one client.
       deferred: separate training and averaging, for ``SimConfig.clock = Asynchronous()`` and
         ``SimConfig.stale_updates = "next"``; None if the learner supports neither.

@@ -139,8 +139,8 @@ class Cnn3(Model):
         uses batch norm, as in the authors' runs. Updates of its 896 weights and its running
         statistics are sent without clipping or noise. ``Result.unnoised`` lists these leaves.
       convolution: ``products`` (matrix products), ``xla`` (XLA's convolution), ``direct`` (XLA's
-        convolution, also for its gradients) or ``auto``, which selects one of these for the device
-        and the shapes. Results are equal up to rounding.
+        convolution, also for its gradients) or ``auto``, which selects one of the three for the
+        device and the shapes. Results are equal up to rounding.
     """
 
     name: ClassVar[str] = "cnn3"

@@ -51,7 +51,7 @@ class FederatedAveraging(NamedTuple):
     partition: PartitionConfig
     num_samples: int  # number of samples to partition
     num_clients: int  # K
-    equal_work: bool  # whether all factors of the clients' local work are 1
+    equal_work: bool  # whether all local work factors are 1
     keeps_state: bool  # whether clients keep their optimiser state between rounds
     scored: slice  # test samples for metrics; later test samples are for validation
     holdout: float = 0.0  # share of each client's samples that is held out

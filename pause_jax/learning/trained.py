@@ -127,7 +127,7 @@ class Lora(TrainedPart):
     Attributes:
       rank: rank of the change to each kernel.
       targets: regular expression for the paths of 2-D leaves named ``kernel``.
-      scale: factor of each product a b, equal to alpha / rank in the paper.
+      scale: multiplier applied to each product a b; alpha / rank in the paper.
     """
 
     name: ClassVar[str] = "lora"

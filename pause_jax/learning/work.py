@@ -73,7 +73,7 @@ class WorkLaw(Config):
     def factors(self, key: Array, num_clients: int) -> Array:
         """Draw each client's factor for one round, float [K] > 0.
 
-        ``key`` is from the stream ``world``, so all policies face the same factors.
+        ``key`` is from the ``world`` stream, so all policies face the same factors.
         """
         raise NotImplementedError
 

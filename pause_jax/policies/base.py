@@ -42,7 +42,7 @@ class Query(NamedTuple):
       wants: requested quantity, ``loss`` or ``features``.
       batch_size: number of samples on which a client computes its loss; None for all its samples.
       seconds: (latencies of the round [K]) -> float [K], seconds until each client answers. The
-        server waits for the slowest client asked.
+        server waits for the slowest queried client.
     """
 
     ask: Callable[[Array, Any, Array, Array], tuple[Array, Array]]
@@ -188,7 +188,7 @@ PROTECTED = ("loss", "square_loss", "update", "server_loss")
 UNNOISED = {
     "loss": "the training loss of each chosen client",
     "square_loss": "the squared training loss of each chosen client",
-    "answer.loss": "the loss of each asked client",
+    "answer.loss": "the loss of each queried client",
 }
 
 

@@ -36,10 +36,10 @@ class FedCs(PolicyConfig):
     Only the selection rule assumes sequential uploads. The simulated latencies do not.
 
     Attributes:
-      candidates: number of clients asked per round, m to K; min(2 m, K) if omitted.
+      candidates: number of clients queried per round, m to K; min(2 m, K) if omitted.
       deadline: T_round in seconds, excluding the time for selection, aggregation and multicast.
       upload_share: share of a client's latency that the upload takes.
-      query_seconds: duration of the resource request in seconds per round.
+      query_seconds: time per round, in seconds, that the resource request takes.
     """
 
     name: ClassVar[str] = "fedcs"

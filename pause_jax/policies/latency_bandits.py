@@ -142,7 +142,7 @@ class RbcsF(PolicyConfig):
         the rounds, which is infeasible for phi > 1. (Public code sets beta = 0.15 directly.)
       exploration: a, scale of the confidence bound.
       ridge: lambda, ridge penalty.
-      query_seconds: duration of the clients' reports before selection, seconds per round.
+      query_seconds: time per round, in seconds, that clients take to report before selection.
     """
 
     name: ClassVar[str] = "rbcs_f"

@@ -1,4 +1,4 @@
-"""Combination of several policies in one program, so its other parts are compiled only once."""
+"""Several policies in one program, which avoids recompiling its other parts for each policy."""
 
 from __future__ import annotations
 

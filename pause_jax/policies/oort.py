@@ -139,9 +139,9 @@ class Oort(PolicyConfig):
     ) -> tuple[Array, Array]:
         """Return the scores of all clients for exploitation and for exploration, float [K] each.
 
-        These are (clipped and scaled utility + staleness bonus) * penalty and prior * penalty. The
-        ``prior`` is the number of samples that a client trains on. The clipping bound and the scale
-        are computed from the available clients only.
+        The scores are (clipped and scaled utility + staleness bonus) * penalty, and prior *
+        penalty. The ``prior`` is the number of samples that a client trains on. The clipping bound
+        and the scale are computed from the available clients only.
         """
         utility = jnp.where(state.last_round > 0, state.utility, prior)
         # The scaled utility is NaN if no available client has a positive utility.

@@ -31,7 +31,7 @@ class ChoiceState(NamedTuple):
 
     # Ranking criterion: the latest known loss of each client; +inf if unknown.
     loss: Float[Array, " K"]
-    candidates: Bool[Array, " K"]  # candidates asked in this round
+    candidates: Bool[Array, " K"]  # candidates queried in this round
 
 
 class PowerOfChoice(PolicyConfig):

@@ -45,7 +45,7 @@ class Refl(PolicyConfig):
 
     Attributes:
       memory: alpha, weight of the previous mu.
-      query_seconds: duration of the clients' reports before selection, seconds per round.
+      query_seconds: time per round, in seconds, that clients take to report before selection.
     """
 
     name: ClassVar[str] = "refl"

@@ -1,4 +1,4 @@
-"""Two-point attacks, with which an audit bounds the epsilon of a mechanism from below.
+"""Two-point attacks that an audit uses to lower-bound a mechanism's epsilon.
 
 Jagielski, Ullman, Oprea (2020): for an (epsilon, delta)-LDP mechanism M and any set E of releases,
 
@@ -6,8 +6,7 @@ Jagielski, Ullman, Oprea (2020): for an (epsilon, delta)-LDP mechanism M and any
 
 so estimates of the two probabilities bound epsilon from below. The event E is "a score of the
 release is at least a threshold", or its complement. We fit the scores, choose the attack (inputs,
-score and event) and count the event, each on a separate set of releases. The choice therefore does
-not bias the count.
+score and event) and count the event, each on a separate set of releases, so the count is unbiased.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class Geometric(Schedule):
 
 
 class Uniform(Schedule):
-    """Uniform schedule of eps_bar / n per participation (less in the last one if n is fractional).
+    """Uniform schedule of eps_bar / n per participation (less in the last, if n is fractional).
 
     Attributes:
       horizon: n, number of participations of one client, >= 1; need not be an integer.

@@ -38,7 +38,7 @@ class BudgetLaw(source_file.FromFile):
 
 
 class Tiers(BudgetLaw):
-    """Tiers with one factor each. Tier sizes are fixed, and clients are assigned at random.
+    """Client tiers with one factor each. Tier sizes are fixed, and clients are assigned at random.
 
     Attributes:
       values: factor of each tier, > 0 (static); the tier's budget if ``total_epsilon = 1``.

@@ -1,4 +1,4 @@
-"""Mechanisms for updates of bounded L2 norm, which randomise the direction of the update.
+"""Mechanisms that randomise the direction of updates with bounded L2 norm.
 
 For epsilon 8 and 50,890 parameters, the error of PrivUnitG is 1/10 of the error of the Gaussian
 mechanism, and 1/30,000 of the error of Laplace noise whose L1 clip preserves L2 unit vectors.

@@ -70,7 +70,7 @@ class RoundKeys(NamedTuple):
 def of_round(run: Streams, round: Array | int) -> RoundKeys:
     """Derive the keys of round t >= 1.
 
-    Round t folds 2 t and 2 t + 1 into the key of the stream ``world``. For the last three keys, we
+    Round t folds 2 t and 2 t + 1 into the key of the ``world`` stream. For the last three keys, we
     fold in 0 or 1, which no round of the stream uses, and then t. XLA compiles each threefry call
     to a separate loop, so all folds are batched into two calls.
     """
@@ -119,7 +119,7 @@ def trained_part(model: Array) -> Array:
 
 
 def choice(policy: Array, round: Array | int) -> Array:
-    """Derive a round's policy key, with which a policy without queries makes its choice."""
+    """Derive the key that a policy without queries uses to make a round's choice."""
     return jax.random.fold_in(policy, round)
 
 

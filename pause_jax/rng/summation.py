@@ -11,7 +11,7 @@ from jax import Array
 
 
 def tree_sum(values: Array) -> Array:
-    """Sum over the last axis, of length m, by a balanced tree of additions.
+    """Sum over the last axis (length m) using a balanced tree of additions.
 
     Each term is rounded at most ceil(log2 m) times. Increasing a term never decreases the sum.
     """

@@ -22,7 +22,7 @@ from pause_jax.world.latency import Latency, Work
 
 # Function (round keys, round number) -> array.
 OfRound = Callable[[keys.RoundKeys, Array], Array]
-# Function (factors of the local work [K], or None if all are 1) -> latency model and its work.
+# Function (local work factors [K], or None if all are 1) -> latency model and its work.
 OfWork = Callable[[Array | None], tuple[Latency, Work]]
 
 
@@ -30,7 +30,7 @@ class World(NamedTuple):
     """Simulated world, as pure functions that draw each round's latencies and availability.
 
     Attributes:
-      work: (keys) -> float [K], factors of the clients' local work; None if all are 1.
+      work: (keys) -> float [K], local work factors; None if all are 1.
       latency: (keys, round, factors or None) -> float [K], latency of each client in seconds.
       init: (key stream ``world``) -> state of the availability trace before round 1.
       present: (trace state, keys, clock) -> (mask of available clients, bool [K]; new trace state).
@@ -126,7 +126,7 @@ def latency_by_work(
     data_size: Array,
     local_samples: Callable[[Array, Array | None], Array] | None,
 ) -> OfWork:
-    """Return a function that maps factors of the local work to (latency model, work).
+    """Return a function that maps local work factors to (latency model, work).
 
     See ``Learner`` for ``local_samples``.
     """

@@ -286,8 +286,8 @@ def test_losses_void_the_guarantee_and_count_as_releases():
     config = digits(PowerOfChoice())
     result = recorded(played(config, [1] * 30), queried=np.full(30, 4))
     book = ledger(result)
-    assert book.unnoised == ("the loss of each asked client", SIZES)
-    assert "the loss of each asked client" in book.warning
+    assert book.unnoised == ("the loss of each queried client", SIZES)
+    assert "the loss of each queried client" in book.warning
     assert (book.participations == 1).all()
     assert (book.releases == 5).all()
 

@@ -337,7 +337,7 @@ def test_bad_lines_are_dropped_and_counted_by_rule(monkeypatch, tmp_path, capsys
     printed = capsys.readouterr().out
     assert "Lines dropped: 1 (an earlier line has the same client and round" in printed
     assert "Lines dropped: 2 (seconds must be a float32 number > 0)." in printed
-    assert "If the latencies are in milliseconds, divide the column seconds by 1000." in printed
+    assert "If the latencies are in milliseconds, divide the 'seconds' column by 1000." in printed
 
 
 def test_invalid_file_is_rejected_before_importing_statistics(monkeypatch, tmp_path, capsys):
@@ -481,7 +481,7 @@ def test_dates_order_measurements_as_rounds_do(tmp_path):
     assert np.ptp(found.when) == 4 * 3600
     wrong = by_round.assign(time=times, seconds=start).to_csv(index=False).encode()
     with pytest.raises(
-        ConfigError, match=r"line 2.*must be client, seconds, time: numbers, except"
+        ConfigError, match=r"line 2.*must be client, seconds, time, all numeric except"
     ):
         parse(wrong, "dates.csv")
 

@@ -128,7 +128,7 @@ def test_invalid_arrays_are_refused(arguments, words):
     [
         ((FEATURES, LABELS), {"pixel_max": 255}, "x_train is float32, and pixel_max = 255"),
         ((PIXELS, LABELS), {"pixel_max": 16}, r"a pixel of 25\d: must be <= pixel_max = 16"),
-        ((PIXELS, LABELS), {"pixel_max": 0}, "x_train is uint8 and pixel_max = 0"),
+        ((PIXELS, LABELS), {"pixel_max": 0}, "x_train is uint8, but pixel_max = 0"),
         ((FEATURES, LABELS), {"num_classes": 2}, "has a label 2: must be >= 0 and < num_classes"),
         ((FEATURES, LABELS), {"test_share": float("nan")}, "test_share = nan: gives "),
         ((FEATURES, LABELS), {"seed": -1}, "seed = -1: must be a whole number >= 0"),

@@ -164,4 +164,4 @@ def test_queries_cost_time_and_release_losses():
     seconds = np.asarray(run.query_seconds)
     assert ((seconds > 0) == asks).all()
     assert (np.asarray(run.queried) == asks.sum()).all()
-    assert SMALL.releases == ("the loss of each asked client",)
+    assert SMALL.releases == ("the loss of each queried client",)

@@ -180,7 +180,7 @@ def test_queries_cost_time_and_their_releases_are_listed(loss):
     np.testing.assert_allclose(result.latency, slowest + seconds.max(axis=1), rtol=1e-5)
     for t, row in enumerate(clients):
         assert asked[t, row[row >= 0]].all()
-    assert result.unnoised == ("the loss of each asked client",)
+    assert result.unnoised == ("the loss of each queried client",)
     if loss == "full":
         mean = [sample_losses(k).mean() for k in range(LEARN.num_clients)]
         best = oracle.largest(np.flatnonzero(asked[0]), mean, LEARN.num_selected)

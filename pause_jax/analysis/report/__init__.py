@@ -1,4 +1,4 @@
-"""Self-contained HTML report of a sweep. Requires the extra ``report``."""
+"""Self-contained HTML report of a sweep. Requires the ``report`` extra."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write(
       Path of the HTML file.
 
     Raises:
-      ConfigError: if the extra ``report`` is missing, the data set is incomplete, the target is not
+      ConfigError: if the ``report`` extra is missing, the data set is incomplete, the target is not
         in (0, 1], or the data set has no config named ``against``.
       OSError: if the path cannot be written.
     """

@@ -43,9 +43,9 @@ class Landscape(NamedTuple):
 def make_landscape(
     problem: Problem, num_selected: int, available: Array, neighbourhood: str, key: Array
 ) -> Landscape:
-    """Rank clients in the lists of R2, compute C, make the index finite, round weights to a grid.
+    """Rank clients in R2's lists, compute C, make the index finite, and round weights to a grid.
 
-    ``pause`` uses ucb, g and any p, with C from PAUSE (19). ``alsa`` uses ucb and g, and
+    ``pause`` uses ucb, g and (if present) p, with C from PAUSE (19). ``alsa`` uses ucb and g, and
     ``vanilla`` uses only R1. For ``alsa`` and ``vanilla``, C is ``problem.energy_range``. Ties are
     broken at random. (The authors' code perturbs the values by 1e-8 instead.)
     """
@@ -63,7 +63,7 @@ def make_landscape(
 def _extremes(values: Array, num_selected: int, available: Array) -> tuple[Array, Array]:
     """Return the m largest values of available clients, descending, and the m smallest, ascending.
 
-    These are B_m and A_m of PAUSE (19), padded with -inf and +inf if fewer than m are available.
+    These values are B_m and A_m of PAUSE (19), padded with -inf and +inf if fewer are available.
     """
     high = lax.top_k(jnp.where(available, values, -jnp.inf), num_selected)[0]
     low = -lax.top_k(jnp.where(available, -values, -jnp.inf), num_selected)[0]
@@ -74,7 +74,7 @@ def _finite(index: Array, weight: Array, num_selected: int, available: Array) ->
     """Replace +-inf in the index [K] with finite values that preserve the order of all energies.
 
     The acceptance rule needs finite energy differences. Sums of m weights differ by less than
-    ``reach``. An index value that exceeds all finite ones by ``reach`` therefore acts like +inf.
+    ``reach``. An index value that exceeds all finite values by ``reach`` therefore acts like +inf.
     """
     high, low = _extremes(weight, num_selected, available)
     reach = tree_sum(high) - tree_sum(low) + 1.0

@@ -43,9 +43,9 @@ def exact(
 
     Sort the clients by descending index. A set whose lowest index is at place j lies within the
     first j clients, so its energy is at most index_(j) plus their m largest weights. The m clients
-    with these weights attain at least this value, because their indices are at least index_(j). The
-    best prefix therefore yields the optimum of PAUSE (14). (The paper assumes that finding the
-    optimum requires an exhaustive search.)
+    with the largest weights attain at least this bound, because their indices are at least
+    index_(j). The best prefix therefore yields the optimum of PAUSE (14). (The paper assumes that
+    finding the optimum requires an exhaustive search.)
 
     Sets whose lowest index is the same infinity are compared by their sums of weights.
 

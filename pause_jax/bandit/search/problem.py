@@ -54,7 +54,7 @@ def optimal_info(energy: Array) -> Info:
 
 
 def check_problem(index: Array, weight: Array, num_selected: int) -> None:
-    """Raise ValueError unless index and weight are [K] without NaN and 1 <= num_selected <= K.
+    """Raise ValueError unless both arrays have shape [K] and no NaNs, and 1 <= num_selected <= K.
 
     Traced values are not checked for NaN.
     """

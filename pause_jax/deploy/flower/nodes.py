@@ -84,8 +84,8 @@ class TimedGrid:
 class Roster:
     """Registry of the nodes' client numbers 0 .. K - 1, and of clients with a spent budget.
 
-    The server asks each new node for its number (:func:`introduce`). A SuperNode that restarts with
-    a new node id remains the same client. If two nodes report one number, the later one is ignored.
+    The server asks new nodes for their numbers (:func:`introduce`). A SuperNode restarted with a
+    new id remains the same client. If two nodes report the same number, the later node is ignored.
 
     Attributes:
       spent: numbers of the clients that reported a spent budget. After the server restarts, these

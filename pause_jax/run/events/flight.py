@@ -150,7 +150,7 @@ def nobody(config: SimConfig, plan: Plan, updates: Any) -> Flight:
 
 
 def started(slots: Slots, active: Array, values: dict[str, Array]) -> Slots:
-    """Put a group's active clients in free slots, with fields ``values``, each [O] or scalar."""
+    """Assign active clients to free slots, and set slot fields to ``values`` ([O] or scalar)."""
     # The j-th client of the group gets the j-th free slot. An inactive client leaves its slot free.
     free = jnp.argsort(slots.occupied, stable=True)[: active.shape[0]]
     values = {**values, "occupied": jnp.asarray(True), "answered": jnp.asarray(False)}

@@ -121,7 +121,7 @@ def train(
 ) -> tuple[LearnerState, Flight]:
     """Train the sending clients started in a step, and store their updates in the flight state.
 
-    Only the field ``clients`` of the learner's state changes.
+    Only the ``clients`` field of the learner's state changes.
     """
     assert before.flight is not None
     assert setup.learner.deferred is not None

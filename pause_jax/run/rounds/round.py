@@ -61,8 +61,8 @@ def play(
 class Conditions(NamedTuple):
     """Latency (in seconds), availability and epsilon of each client in a round.
 
-    ``work`` holds the factors of the local work, or is None if all are 1. A ``dropped`` client has
-    spent its budget. If chosen, the client takes part but sends nothing.
+    ``work`` holds the local work factors, or is None if all are 1. A ``dropped`` client has spent
+    its budget. If chosen, the client takes part but sends nothing.
     """
 
     work: Float[Array, " K"] | None
@@ -107,8 +107,8 @@ def ask(
 ) -> Answers:
     """Send the policy's query, if any, to the clients that ``query.ask`` marks.
 
-    The server waits for the slowest of these clients. A ``dropped`` client does not report its
-    loss, but the server waits for this client too.
+    The server waits for the slowest queried client. A ``dropped`` client does not report its loss,
+    but the server waits for this client too.
     """
     query = setup.policy.query
     nobody = jnp.zeros(before.queried.shape, bool)
@@ -261,7 +261,7 @@ def train(
 
 
 def working(learning: LearnerState, factors: Array | None) -> LearnerState:
-    """Return the learner's state with the factors of the local work, if the learner uses them."""
+    """Return the learner's state with the local work factors, if the learner uses them."""
     if learning.work is None or factors is None:
         return learning
     return learning._replace(work=factors)

@@ -21,14 +21,14 @@ _ORDERS = ("round", "time")
 
 
 class Measured(NamedTuple):
-    """Measurements, ordered by the column ``round`` or ``time`` if present, otherwise by line."""
+    """Measurements, ordered by the ``round`` or ``time`` column if present, otherwise by line."""
 
     client: NDArray[np.int64]  # int [N], client numbers in natural order of ids
     # Float [N], finite and > 0; NaN where the client did not answer (a drop-out).
     seconds: NDArray[np.float64]
     when: NDArray[np.float64] | None  # float [N], round or time; None without such a column
     ids: tuple[str, ...] = ()  # ids of clients 0, 1, ...
-    by_round: bool = False  # whether ``when`` is the column ``round``
+    by_round: bool = False  # whether ``when`` is the ``round`` column
     dropped: tuple[str, ...] = ()  # violated rule of each skipped line
 
 
@@ -104,8 +104,8 @@ def _entry(header: list[str], row: list[str]) -> dict[str, Any]:
         if "time" in values:
             numbers["time"] = _time(values["time"])
     except (ArithmeticError, ValueError):
-        rule = "numbers, except for the client (time can be ISO 8601)"
-        raise ValueError(f"must be {', '.join(header)}: {rule}") from None
+        rule = "all numeric except client (time may also be ISO 8601)"
+        raise ValueError(f"must be {', '.join(header)}, {rule}") from None
     if not (is_empty or 0 < float32(numbers["seconds"]) < np.inf):
         raise ValueError("seconds must be a float32 number > 0")
     if not all(np.isfinite(numbers.get(word, 0)) for word in _ORDERS):

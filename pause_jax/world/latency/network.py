@@ -42,7 +42,7 @@ class _Devices(NamedTuple):
     """Columns of a device table with D rows."""
 
     share: NDArray[np.float64] | None  # [D], share of clients; None if row k is client k
-    # [D, 3], medians of seconds per sample, per downloaded byte and per uploaded byte.
+    # [D, 3], median times in seconds: per sample, per downloaded byte and per uploaded byte.
     median: NDArray[np.float64]
     spread: NDArray[np.float64]  # [D, 3], standard deviations of the logarithms
 
@@ -56,12 +56,12 @@ class Network(Latency):
 
         seconds = download bytes / down + samples x seconds per sample + upload bytes / up
 
-    Seconds per sample and both rates are drawn in every round from log-normal distributions around
+    The time per sample and both rates are drawn in every round from log-normal distributions around
     the device's medians. Devices are listed in a CSV file with the columns ``device, share,
     sample_seconds, sample_spread, download_mbit, download_spread, upload_mbit, upload_spread``.
     Medians are in seconds per sample or Mbit/s, and spreads are standard deviations of natural
     logarithms. Each device's share of the clients is spread evenly over the client numbers. Without
-    the column ``share``, row k describes client k. ``tools/devices.py`` creates the two bundled
+    the ``share`` column, row k describes client k. ``tools/devices.py`` creates the two bundled
     tables: a synthetic one, and ``phones``, which is fitted to measurements.
 
     Attributes:

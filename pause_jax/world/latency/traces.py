@@ -38,7 +38,7 @@ class _Table(NamedTuple):
 
 
 # Loaded tables, keyed by digest and order. A traced program cannot read a file. For a file with
-# the column ``round``, the table for the order ``played`` has one row per client and round.
+# the ``round`` column, the table for the order ``played`` has one row per client and round.
 _TABLES: dict[str, _Table] = {}
 # Maximum number of rows in a table with one row per client and round.
 _MOST = 10**8
@@ -59,7 +59,7 @@ class Traces(Latency):
 
     Attributes:
       order: ``drawn`` draws a measurement uniformly and independently in each round. ``played``
-        replays the rounds of a file with the column ``round``, starting with the first. A client
+        replays the rounds of a file with a ``round`` column, starting with the first. A client
         without a line in a round repeats its previous measurement, or its first one if there is no
         previous one. Without the column, round t replays the client's t-th measurement. The replay
         starts again after its end. The genie knows the latencies of a replayed round (static).
@@ -231,7 +231,7 @@ def _table(
 
 
 def _filled(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Replace each NaN with the previous finite value, or the first one if none precedes it."""
+    """Replace each NaN with the previous finite value, or with the first if none precedes it."""
     known = np.flatnonzero(np.isfinite(seconds))
     before = np.searchsorted(known, np.arange(seconds.size), "right") - 1
     return seconds[known[np.maximum(before, 0)]]
