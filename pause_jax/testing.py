@@ -88,7 +88,7 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
       AssertionError: if the policy violates the contract. The message names the violated clause
         and, for an invalid choice, the round.
       ConfigError, TypeError: if the policy cannot run. ConfigError is also raised if ``reads`` is
-        incomplete or the state changes its structure.
+        incomplete or the structure of the state changes.
 
     Examples:
       >>> from pause_jax.policies import Fastest
@@ -141,8 +141,8 @@ def check_pure(config: PolicyConfig, context: Context) -> None:
         _require(
             _trace(other, context) == trace,
             f"{type(config).__name__}: {when} produces a different program. A policy must be pure: "
-            "keep memory in the state, draw from the key, and use only the config, the context "
-            "and the arguments.",
+            "store memory in the state, draw random numbers from the key, and use only the config, "
+            "the context and the arguments.",
         )
 
 

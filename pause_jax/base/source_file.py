@@ -22,7 +22,7 @@ BadLine = tuple[str, Sequence[Any], str]
 
 
 class FromFile(Config):
-    """Base class of configs that may read a file."""
+    """Base class for configs that may read a file."""
 
     def loaded(self) -> Self:
         """Read the config's file before tracing, and return the config with the file's digest."""

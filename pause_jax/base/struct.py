@@ -116,7 +116,7 @@ def node(*, factory: Callable[[], Any], of: type, optional: bool = False) -> Any
     frozen_default=True, kw_only_default=True, field_specifiers=(number, static, node)
 )
 class PyTree:
-    """Base class of frozen, keyword-only dataclasses that are pytrees.
+    """Base class for frozen, keyword-only dataclasses that are pytrees.
 
     Subclasses are registered as custom nodes. With ``jax.tree_util.register_dataclass`` (and hence
     ``flax.struct``), JAX 0.10 and 0.12 treat the structures of two different classes with equal
@@ -187,7 +187,7 @@ class Sizes(NamedTuple):
 
 
 class Config(PyTree):
-    """Base class of every config. ``config.replace(field=value)`` returns a changed copy."""
+    """Base class for every config. ``config.replace(field=value)`` returns a changed copy."""
 
     # `name` identifies the class in files and on the command line. `summary` is its help text.
     name: ClassVar[str] = ""

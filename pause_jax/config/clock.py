@@ -15,7 +15,7 @@ from pause_jax.base.struct import Config, ConfigError, Sizes, node, number, stat
 
 
 class StalenessWeight(Config):
-    """Base class of staleness factors, which reduce the weight of updates from older models."""
+    """Base class for staleness factors, which reduce the weight of updates from older models."""
 
     def factor(self, staleness: Array) -> Float[Array, ...]:
         """Return the factor in (0, 1] that scales an update's weight; 1 at a staleness of 0.
@@ -43,7 +43,7 @@ class Polynomial(StalenessWeight):
 
 
 class Hinge(StalenessWeight):
-    """Factor 1 up to staleness b, then 1 / (a (staleness - b) + 1) (FedAsync, Xie et al. 2019).
+    """Factor of 1 up to staleness b, then 1 / (a (staleness - b) + 1) (FedAsync, Xie et al. 2019).
 
     Attributes:
       slope: a, growth of the denominator per server step.
@@ -61,7 +61,7 @@ class Hinge(StalenessWeight):
 
 
 class Clock(Config):
-    """Base class of clocks, which determine when clients start and when the server steps."""
+    """Base class for clocks, which determine when clients start and when the server steps."""
 
     def asked_for(self, num_selected: int) -> int:
         """Return the number of clients that the policy chooses at a time."""

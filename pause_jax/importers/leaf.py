@@ -80,8 +80,8 @@ def _users(request: Request, paths: list[pathlib.Path]) -> Samples:
             if counted != (number := len(samples[user].y)):
                 refuse(path, f"user {user!r} has {number} samples, but num_samples is {counted}")
         rule = (
-            "x and y must be lists of equal length, with numbers or strings of equal length "
-            "(LEAF's FEMNIST, Shakespeare or synthetic data)"
+            "x and y must be lists of equal length that contain numbers or equally long strings "
+            "(as in LEAF's FEMNIST, Shakespeare and synthetic data)"
         )
         found |= zip(samples, parsed(path, samples.items(), _samples, rule), strict=True)
         kept = request.kept(found)

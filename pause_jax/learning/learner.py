@@ -87,7 +87,7 @@ class StaleUpdates(NamedTuple):
 class Deferred(NamedTuple):
     """Separate functions for training and averaging, for updates that are averaged later.
 
-    Updates are a dict of arrays. Its entry ``params`` is flat, [n, d], as received by the server.
+    Updates are a dict of arrays. The ``params`` entry is flat, [n, d], as received by the server.
 
     Attributes:
       none: (state, n) -> n updates that are all 0.

@@ -141,7 +141,7 @@ class Context(NamedTuple):
 
 
 class PolicyConfig(Config):
-    """Base class of policy configs.
+    """Base class for policy configs.
 
     Attributes:
       reads: names of the inputs of the policy that depend on clients' data or training. They are

@@ -32,7 +32,7 @@ class Index(NamedTuple):
 
 
 class IndexRule(Config):
-    """Base class of index rule configs."""
+    """Base class for index-rule configs."""
 
     def build(self, context: Context) -> Index:
         """Build the index functions for one network."""

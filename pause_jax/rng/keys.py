@@ -50,11 +50,11 @@ class RoundKeys(NamedTuple):
       latency: latencies of all clients, their features, and drop-outs of the latency model.
       availability: random availability of clients.
       policy: the policy's query and choice.
-      training: training of the cohort. Each client's number enters its draws.
+      training: training of the cohort. Each client's draws depend on its number.
       privacy: noise added to the cohort's updates. Each client's number is folded into this key.
       availability_trace: transition of the availability trace in this round.
       dropout: drop-outs of all clients with probability ``SimConfig.dropout``.
-      answers: answers to the policy's query. Each client's number enters its draws.
+      answers: answers to the policy's query. Each client's draws depend on its number.
     """
 
     latency: Key[Array, ""]

@@ -39,7 +39,7 @@ class Problem(NamedTuple):
 
 
 class Search(Config):
-    """Base class of search configs. A search is called during tracing."""
+    """Base class for search configs. A search is called during tracing."""
 
     def __call__(
         self, key: Array, problem: Problem, num_selected: int, available: Array

@@ -40,7 +40,7 @@ class Events(NamedTuple):
       waits: whether no client may start before the next answer.
       now: seconds since the last server step.
       reported: bool [S], slots whose answer the policy has observed.
-      rules: bit mask of the first broken rules, see ``pause_jax.run.contract.broken``.
+      rules: bit mask of the first broken rules (see ``pause_jax.run.contract.broken``).
       latency, available: float [K] in seconds and bool [K], drawn for the last decision.
     """
 

@@ -252,5 +252,5 @@ STEP_QUANTITIES: dict[str, Quantity] = {
     each.name: each for each in (staleness, took, answered, in_flight, waiting, useful)
 }
 
-# Quantities that record the learner's metrics with the same names.
+# Quantities that record the learner metrics of the same name.
 METRICS = ("test_loss", "test_accuracy")

@@ -1,4 +1,4 @@
-"""Base class of availability traces, and the traces that do not read a file."""
+"""Base class for availability traces, and the traces that do not read a file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DAY = 86_400.0
 
 
 class AvailabilityTrace(FromFile):
-    """Base class of traces that determine the connected clients in each round.
+    """Base class for traces that determine the connected clients in each round.
 
     A trace depends only on simulated time and random draws, and not directly on the policy.
 

@@ -1,4 +1,4 @@
-"""Base class of latency models, and a quadrature rule for their expectations."""
+"""Base class for latency models, and a quadrature rule for their expectations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Work(NamedTuple):
 
 
 class Latency(FromFile):
-    """Base class of models that draw each client's latency in a round.
+    """Base class for models that draw each client's latency in a round.
 
     Latencies are independent across rounds and clients, and at least ``min_latency``. A model whose
     distribution depends on the round must override ``varies``, ``at`` and ``expected_speed_at``.
