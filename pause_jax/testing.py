@@ -140,9 +140,9 @@ def check_pure(config: PolicyConfig, context: Context) -> None:
     for when, other in others.items():
         _require(
             _trace(other, context) == trace,
-            f"{type(config).__name__}: {when} produces a different program. A policy must be pure: "
-            "store memory in the state, draw random numbers from the key, and use only the config, "
-            "the context and the arguments.",
+            f"{type(config).__name__}: {when} produces a different program. A policy must be pure. "
+            "Keep what it must remember in the state, draw random numbers from the key, and use "
+            "only the config, the context and the arguments.",
         )
 
 

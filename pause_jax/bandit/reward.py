@@ -117,7 +117,7 @@ def problem_of(
     remaining: Float[Array, " K"] | None,
     num_selected: int,
 ) -> Problem:
-    """Build the maximisation problem of round t, PAUSE (14), or PAUSE (10) for the genie.
+    """Build the maximisation problem for round t (PAUSE (14), or PAUSE (10) for the genie).
 
     ``index`` is the bound of PAUSE (13), or mu_k for the genie. ``remaining`` is p_k of PAUSE (7),
     or None for BSFL, which has no privacy term. The rows of ``terms`` are the weighted g and p.

@@ -131,7 +131,7 @@ class Cnn3(Model):
     """Convolutional network with three convolutions and four dense layers, for 32x32 images.
 
     The 3x3 valid convolutions have 32, 64 and 128 features, each followed by 2x2 max-pooling. The
-    hidden dense layers have 128, 64 and 32 features. Each of these six ends with relu and a norm.
+    hidden dense layers have 128, 64 and 32 features. A relu and a norm follow each of these layers.
 
     Attributes:
       norm: ``group``, ``batch`` or ``none``. ``group`` uses group norm after convolutions and layer

@@ -71,7 +71,7 @@ class Mnist(Prepared):
     """MNIST, with 60,000 training and 10,000 test images of 28 x 28 pixels."""
 
     name: ClassVar[str] = "mnist"
-    summary: ClassVar[str] = "60,000 digits of 28 x 28 pixels, tensorflow-datasets"
+    summary: ClassVar[str] = "60,000 digit images of 28 x 28 pixels, from tensorflow-datasets"
 
 
 class FashionMnist(Prepared):

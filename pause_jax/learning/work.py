@@ -107,7 +107,7 @@ class PerClient(WorkLaw):
     """
 
     name: ClassVar[str] = "per_client"
-    summary: ClassVar[str] = "listed factors, one per client"
+    summary: ClassVar[str] = "explicit list of factors, one per client"
 
     values: tuple[float, ...] = static(default=(1.0,), above=0)
 

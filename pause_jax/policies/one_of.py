@@ -1,4 +1,4 @@
-"""Several policies in one program, so its other parts are not recompiled for each policy."""
+"""Combination of policies in one program, which avoids recompiling its other parts for each."""
 
 from __future__ import annotations
 

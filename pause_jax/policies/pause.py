@@ -62,7 +62,7 @@ class Pause(PolicyConfig):
     """PAUSE: upper confidence bounds on speed, plus generalization and privacy rewards.
 
     Attributes:
-      search: search for the maximum of PAUSE (14). Annealing() yields SA-PAUSE.
+      search: search algorithm that maximises PAUSE (14). Annealing() yields SA-PAUSE.
       index: index rule that estimates speeds optimistically. The paper uses Ucb().
       left_of: denominator of the remaining budget share p_k (static). With ``own``, it is the
         client's budget, as in PAUSE (7). With ``largest`` (our variant), it is the largest of all

@@ -124,7 +124,7 @@ def _sampler(release: Release, chunk: int) -> Draw:
         parts = []
         for part in range(-(-number // chunk)):
             y = np.asarray(_releases(release, key, part, x, chunk), float).reshape(chunk, -1)
-            # NaN can distinguish inputs like any other output, so replace it with a number.
+            # A NaN, like any other output, can reveal the input, so replace it with a number.
             parts.append(keep(np.nan_to_num(y, nan=1e30, posinf=1e30, neginf=-1e30)))
         return np.concatenate(parts)[:number]
 

@@ -101,7 +101,7 @@ class PerClient(BudgetLaw):
 
     name: ClassVar[str] = "per_client"
     drawn: ClassVar[bool] = False
-    summary: ClassVar[str] = "listed factors, one per client"
+    summary: ClassVar[str] = "explicit list of factors, one per client"
 
     values: tuple[float, ...] = static(default=(1.0,), above=0)
 

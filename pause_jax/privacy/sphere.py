@@ -90,7 +90,9 @@ class PrivUnitG(WholeUpdate):
     """
 
     name: ClassVar[str] = "priv_unit_g"
-    summary: ClassVar[str] = "clip the update to L2 norm C, PrivUnitG (pure, near-optimal error)"
+    summary: ClassVar[str] = (
+        "clip the update to L2 norm C and apply PrivUnitG (pure, near-optimal error)"
+    )
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
         # Clip after the division, whose rounding could otherwise leave the norm above 1.

@@ -191,10 +191,10 @@ def _other_clients(
 ) -> ConfigError:
     missing = [repr(each) for each in expected if each not in set(ids)]
     surplus = [repr(each) for each in ids if each not in set(expected)]
-    parts = [f"has no line for client {listed(missing)}"] if missing else []
-    parts += [f"has client {listed(surplus)}, which {reference} does not have"] if surplus else []
+    parts = [f"has no line for these clients: {listed(missing)}"] if missing else []
+    parts += [f"has clients that {reference} does not have: {listed(surplus)}"] if surplus else []
     return ConfigError(
-        f"{where}: {' and '.join(parts)}. Its client ids must match those of {reference}. Remove "
+        f"{where}: {', and '.join(parts)}. Its client ids must match those of {reference}. Remove "
         "the other clients, or rename them."
     )
 

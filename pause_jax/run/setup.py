@@ -222,7 +222,7 @@ def world_of(config: SimConfig, latency_of: OfWork) -> World:
         seconds = model.at(round_keys.latency, round, num_clients)
         if jnp.shape(seconds) != (num_clients,):
             raise ConfigError(
-                f"latency = {type(model).__name__}: returned seconds of shape "
+                f"latency = {type(model).__name__}: returned latencies of shape "
                 f"{jnp.shape(seconds)}, but must return [{num_clients}], one per client."
             )
         return jnp.asarray(seconds, jnp.float32)

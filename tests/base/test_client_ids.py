@@ -135,11 +135,11 @@ def test_data_and_latencies_match_by_client_id(tmp_path, ids):
         (
             range(11),
             [*range(5), *range(6, 13)],
-            r"no line for client '5' and has client '11', '12'",
+            r"no line for these clients: '5', and has clients that .* does not have: '11', '12'",
         ),
-        ([*range(2), *range(3, 12)], range(12), r"has client '2', which the data does not have"),
-        (SITES, range(12), r"no line for client 'site0', .* and 7 more and has client '0', "),
-        (SITES[:3], ["site1", "site2", "site3"], "'site0' and has client 'site3'"),
+        ([*range(2), *range(3, 12)], range(12), r"has clients that the data does not have: '2'"),
+        (SITES, range(12), r"no line for these clients: 'site0', .* and 7 more, and has .*: '0', "),
+        (SITES[:3], ["site1", "site2", "site3"], "'site0', and has clients that .*: 'site3'"),
     ],
 )
 def test_different_client_ids_are_refused(tmp_path, of_data, of_fleet, words):
@@ -159,7 +159,7 @@ def test_fleet_files_must_have_same_clients(tmp_path):
     bandit = config(3, learning=None, latency=fleet(tmp_path, "abc"))
     prepare(bandit.replace(availability_trace=availability_trace(tmp_path, "abcd")))
     with pytest.raises(
-        ConfigError, match=r"availability_trace.path = .*no line for client 'b'.* client 'd'"
+        ConfigError, match=r"availability_trace.path = .*no line for these clients: 'b'.* 'd'"
     ):
         prepare(bandit.replace(availability_trace=availability_trace(tmp_path, "acd")))
 

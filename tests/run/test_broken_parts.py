@@ -148,10 +148,10 @@ def test_latency_with_wrong_shape_is_refused_before_any_run():
 
     config = SimConfig(num_clients=5, num_selected=3, num_rounds=7, learning=None, latency=Short())
     with pytest.raises(
-        ConfigError, match=r"Short: returned seconds of shape \(4,\), but must return \[5\]"
+        ConfigError, match=r"Short: returned latencies of shape \(4,\), but must return \[5\]"
     ):
         simulate(config, KEY)
-    with pytest.raises(ConfigError, match="Short: returned seconds"):
+    with pytest.raises(ConfigError, match="Short: returned latencies"):
         sweep([config], KEY[None], progress=False)
 
 

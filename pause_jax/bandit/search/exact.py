@@ -156,7 +156,7 @@ def _by_sorting(
     place = jnp.arange(index.shape[0])
     order = ordered(index, available, None if key is None else jax.random.split(key)[0])
     taken = place < jnp.sum(available)  # unavailable clients come last
-    # -inf is reserved for the places of unavailable clients.
+    # -inf is reserved for unavailable clients.
     lowest = 0.5 * jnp.finfo(index.dtype).min
     sorted_index = jnp.where(taken, jnp.maximum(index[order], lowest), -jnp.inf)
     sorted_weight = jnp.where(taken, weight[order], -jnp.inf)

@@ -53,8 +53,8 @@ class Traces(Latency):
     ids must be names, or the numbers 0, 1, ... without gaps. Measurements are ordered by the column
     ``round`` or ``time`` if present, otherwise by line. Clients may have different numbers of
     measurements, and clients beyond ``num_clients`` are ignored. An empty cell in ``seconds`` marks
-    a drop-out. The client does not answer, and the server waits as long as the client's previous
-    measured latency, or its first if none precedes the drop-out. Expectations are exact
+    a drop-out. The client does not answer. The server waits for the client's previous measured
+    latency, or for its first one if the file begins with drop-outs. Expectations are exact
     means over all measurements and the waiting times of drop-outs. Use :meth:`of` for arrays.
 
     Attributes:
