@@ -50,6 +50,14 @@ def test_fine_tuning_runs(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_local_work_runs(capsys):
+    smaller = {'"learning.max_steps": 60}': '"learning.max_steps": 60, "num_rounds": 4}'}
+    names = play("docs/guides/local_work.md", smaller=smaller)
+    assert list(names["result"].config.values) == ["0.5 epochs", "1 epochs", "3 epochs"]
+    assert "<xarray.DataArray" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_budgets_run(capsys):
     smaller = {"num_rounds=100,": "num_rounds=100, track_regret=False,"}
     play("docs/guides/budgets.md", smaller=smaller)
