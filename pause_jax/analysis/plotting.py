@@ -203,7 +203,7 @@ def save_figures(
       target: accuracy to mark with a horizontal line; ignored for regression.
 
     Returns:
-      Paths of the figures: ``accuracy_vs_seconds`` with learning (``loss_vs_seconds`` for
+      Paths of the figures, which are ``accuracy_vs_seconds`` with learning (``loss_vs_seconds`` for
       regression), ``spent_budget_vs_rounds`` if any budget is limited, and
       ``participation_per_client``.
     """
