@@ -480,7 +480,7 @@ def test_strategy_rejects_another_config_and_invalid_folder(tmp_path):
     state = tmp_path / "state"
     PauseStrategy(config_of(), KEY, state=state, poll_seconds=0.002).start(grid, model(), 1)
     assert PauseStrategy(config_of(), KEY, state=state).selector.round == 1
-    with pytest.raises(ConfigError, match=r"another config \(changed: horizon = 9.0\)"):
+    with pytest.raises(ConfigError, match=r"a different config \(changed: horizon = 9.0\)"):
         PauseStrategy(config_of(horizon=9.0), KEY, state=state)
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot create the folder"):
