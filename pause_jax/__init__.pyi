@@ -5,6 +5,7 @@ from . import privacy as privacy
 from .analysis import metrics as metrics
 from .analysis import plotting as plotting
 from .analysis import regret as regret
+from .analysis.gauntlet.board import gauntlet as gauntlet
 from .bandit import reward as reward
 from .bandit import search as search
 from .bandit.reward import Reward as Reward

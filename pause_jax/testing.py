@@ -107,7 +107,8 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
     config, _ = prepare(config)
     key = jax.random.key(0)
     learner = learner_of(config, None)
-    context = setup_of(config, learner, learner.init(keys.streams(key))).context
+    streams = keys.streams(key)
+    context = setup_of(config, learner, learner.init(streams), streams.world).context
     check_pure(config.policy, context)
     for share in (1.0, 0.5, 0.02):
         result = run(config.replace(availability=jnp.float32(share)), key)

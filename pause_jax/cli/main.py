@@ -31,6 +31,7 @@ COMMANDS = {
     "run": "compare.run",
     "sweep": "compare.sweep",
     "tune": "tune.tune",
+    "gauntlet": "gauntlet.gauntlet",
     "report": "report.report",
     "show": "compare.show",
     "policies": "listing.list_policies",

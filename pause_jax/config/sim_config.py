@@ -38,6 +38,8 @@ class SimConfig(Config):
         the last round played (static).
       track_regret: whether to compute the genie's choice and the regret in every round (static).
       policy: policy that chooses the clients.
+      shuffle_clients: whether each run shows the clients to the policy in a random order, so that
+        client numbers are uninformative. Results keep the original numbers (static).
       reward: parameters of the reward, which also determine the regret.
       latency: latency model.
       availability_trace: trace that determines when clients are connected; None if they always are.
@@ -70,6 +72,7 @@ class SimConfig(Config):
     eval_every: int = static(default=10, at_least=1)
     track_regret: bool = static(default=True)
     policy: PolicyConfig = node(factory=Pause, of=PolicyConfig)
+    shuffle_clients: bool = static(default=False)
     reward: Reward = node(factory=Reward, of=Reward)
     latency: Latency = node(factory=TwoGroups, of=Latency)
     availability_trace: AvailabilityTrace | None = node(

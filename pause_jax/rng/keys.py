@@ -108,6 +108,11 @@ def budgets(world: Array) -> Array:
     return jax.random.fold_in(world, 2**32 - 1)
 
 
+def client_order(world: Array) -> Array:
+    """Derive the key that orders the clients, by folding in a number that no round uses."""
+    return jax.random.fold_in(world, 2**32 - 2)
+
+
 def holdout(data: Array) -> Array:
     """Derive the key for drawing held-out samples, by folding in a number that no split uses."""
     return jax.random.fold_in(data, 2**32 - 1)

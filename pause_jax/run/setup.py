@@ -16,6 +16,7 @@ from pause_jax.learning import Execution, Learner, LearnerState, bandit_only
 from pause_jax.learning.learner import model_bytes, output_layer, update_size
 from pause_jax.learning.work import WorkLaw
 from pause_jax.policies import Context, Policy, policy_of
+from pause_jax.policies.renumbered import renumbered
 from pause_jax.rng import keys
 from pause_jax.run.rounds.horizon import Length, length_of
 from pause_jax.world.latency import Latency, Work
@@ -86,9 +87,13 @@ def learner_of(config: SimConfig, data: Any, execution: Execution | None = None)
 
 
 def setup_of(
-    config: SimConfig, learner: Learner, learning: LearnerState, length: Length | None = None
+    config: SimConfig,
+    learner: Learner,
+    learning: LearnerState,
+    world: Array,
+    length: Length | None = None,
 ) -> Setup:
-    """Build the components of a run from its learner and the learner's state.
+    """Build the components of a run from its learner, the learner's state and its ``world`` stream.
 
     The state may be from any round, because only its partition and model shapes are read.
     """
@@ -109,6 +114,11 @@ def setup_of(
         output_layer=functools.partial(output_layer, learning),
         validates=learner.server_loss is not None,
     )
+    if config.shuffle_clients:
+        order = jax.random.permutation(keys.client_order(world), config.num_clients)
+        policy = renumbered(config.policy, context, order)
+    else:
+        policy = policy_of(config.policy, context)
     return Setup(
         config=config,
         length=length,
@@ -116,7 +126,7 @@ def setup_of(
         work=latency_of(None)[1],
         world=world_of(config, latency_of),
         context=context,
-        policy=policy_of(config.policy, context),
+        policy=policy,
     )
 
 

@@ -35,7 +35,7 @@ def init(config: SimConfig, data: Any, key: Array) -> tuple[State, Array]:
     learner = learner_of(config, data)
     learning = learner.init(streams)
     config = with_budgets(config, keys.budgets(streams.world))
-    setup = setup_of(config, learner, learning)
+    setup = setup_of(config, learner, learning, streams.world)
     stale = None
     if config.learning is not None and config.stale_updates == "next":
         stale = no_stale_updates(learner, learning, config.cohort_size)
@@ -74,7 +74,8 @@ def advance(
       (state, record with leaves [R, ...]). Rows after the first ``count`` are undefined.
     """
     config = with_budgets(config, keys.budgets(state.keys.world))
-    setup = setup_of(config, learner_of(config, data, execution), state.learning, length)
+    learner = learner_of(config, data, execution)
+    setup = setup_of(config, learner, state.learning, state.keys.world, length)
     play_one = asynchronous.play if config.overlaps else play
 
     # jit lets eval_shape and the loop share one trace.

@@ -1,0 +1,164 @@
+"""Board of the benchmark: kept readings, their file, and a policy's run against them."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from pause_jax.analysis.gauntlet.fleets import VERSION, YARDSTICK, Fleet, fleets
+from pause_jax.analysis.gauntlet.play import play
+from pause_jax.base.spelling import shown
+from pause_jax.base.struct import ConfigError
+from pause_jax.config import validate
+from pause_jax.policies import PolicyConfig, named
+
+BOARD = pathlib.Path(__file__).with_name("board.nc")
+
+
+def gauntlet(
+    policy: PolicyConfig | str,
+    *,
+    only: Sequence[str] | None = None,
+    progress: bool = True,
+) -> xr.Dataset:
+    """Play a policy in the worlds of the benchmark, and add its readings to the kept ones.
+
+    Only this policy runs. Runs of the same fleet and seed face the same world, so differences
+    between policies can be compared by pairs (:func:`standings`).
+
+    Args:
+      policy: policy, or the name of a registered one.
+      only: names of fleets; all by default.
+      progress: whether to show progress bars.
+
+    Returns:
+      Readings [policy, fleet, seed] of the policies of the board, followed by ``policy``, which
+      becomes ``NAME (yours)`` if the board has its name. NaN on fleets on which a policy cannot
+      run.
+
+    Raises:
+      ConfigError: if a name is unknown, the policy cannot run on any chosen fleet, or a fleet
+        differs from the one with the kept readings. Raised before any run starts.
+
+    Examples:
+      >>> import pause_jax
+      >>> scores = pause_jax.gauntlet("fastest", only=["tails"])  # doctest: +SKIP
+    """
+    policy = named(policy)
+    found = _chosen(only)
+    kept = read(found)
+    label = policy.name if policy.name not in kept.policy.values else f"{policy.name} (yours)"
+    refusals = {name: refusal(fleet, policy) for name, fleet in found.items()}
+    runnable = [name for name in found if not refusals[name]]
+    if not runnable:
+        raise ConfigError(f"{policy.name} cannot run on any fleet. {refusals[next(iter(found))]}")
+    new = together(
+        {name: play(found[name], {label: policy}, progress=progress) for name in runnable}
+    )
+    return xr.concat([kept, new], "policy", join="outer").reindex(fleet=list(found))
+
+
+def verify(
+    number: int,
+    *,
+    only: Sequence[str] | None = None,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Replay random runs of the board, and compare them with the kept readings.
+
+    Readings are kept with four digits. On a processor with other rounding, a run can differ.
+
+    Args:
+      number: number of runs.
+      only: names of fleets; all by default.
+      seed: seed of the choice of runs.
+
+    Returns:
+      One row per run: policy, fleet, seed, kept and replayed accuracy after the late time in %, and
+      whether all readings are equal.
+
+    Raises:
+      ConfigError: as for :func:`gauntlet`.
+    """
+    found = _chosen(only)
+    kept = read(found)
+    cells = np.argwhere(kept.late.notnull().values)
+    rows = []
+    for cell in np.random.default_rng(seed).choice(cells, number):
+        before = kept.isel(dict(zip(kept.late.dims, cell, strict=True)))
+        policy, fleet, world = (before[name].item() for name in kept.late.dims)
+        one = slice(world, world + 1)
+        new = play(found[fleet], {policy: named(policy)}, seeds=one, progress=False)
+        after = new.map(_four_digits).isel(policy=0, seed=0)
+        equal = all(
+            np.array_equal(before[reading], after[reading], equal_nan=True)
+            for reading in after.data_vars
+        )
+        rows.append((policy, fleet, world, before.late.item(), after.late.item(), equal))
+    return pd.DataFrame(rows, columns=["policy", "fleet", "seed", "kept", "replayed", "equal"])
+
+
+def _chosen(only: Sequence[str] | None) -> dict[str, Fleet]:
+    """Return the fleets with the names ``only``.
+
+    Raises:
+      ConfigError: if a name is unknown.
+    """
+    found = fleets()
+    for name in only or ():
+        if name not in found:
+            raise ConfigError(f"fleet {shown(name)}: must be one of {', '.join(found)}.")
+    return {name: found[name] for name in (found if only is None else only)}
+
+
+def refusal(fleet: Fleet, policy: PolicyConfig) -> str:
+    """Return why a policy cannot run on a fleet, or an empty string."""
+    try:
+        validate(fleet.config.replace(policy=policy))
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def together(by_fleet: Mapping[str, xr.Dataset]) -> xr.Dataset:
+    """Concatenate readings [policy, seed] of fleets to [policy, fleet, seed]."""
+    along = xr.DataArray(list(by_fleet), dims="fleet", name="fleet")
+    joined = xr.concat(list(by_fleet.values()), along, join="outer")
+    return joined.transpose("policy", "fleet", "seed")
+
+
+def read(found: Mapping[str, Fleet]) -> xr.Dataset:
+    """Read the kept readings of fleets, [policy, fleet, seed].
+
+    Raises:
+      ConfigError: if a fleet's definition differs from the one with the kept readings.
+    """
+    with xr.open_dataset(BOARD, engine="h5netcdf") as file:
+        kept = file.load()
+    for name, fleet in found.items():
+        if name not in kept.fleet.values or kept.digest.sel(fleet=name).item() != fleet.digest:
+            raise ConfigError(
+                f"fleet {shown(name)}: differs from the fleet with the kept scores of "
+                f"version {VERSION}. Restore its definition, or write new scores under a new "
+                "version (python -m tools.board)."
+            )
+    return kept.sel(fleet=list(found)).drop_vars("digest")
+
+
+def write(readings: xr.Dataset, found: Mapping[str, Fleet]) -> None:
+    """Write the readings [policy, fleet, seed] rounded to four digits."""
+    digests = [found[str(name)].digest for name in readings.fleet.values]
+    rounded = readings.map(_four_digits).assign_coords(digest=("fleet", digests))
+    rounded.attrs = {"version": VERSION, "yardstick": YARDSTICK}
+    packed = {str(name): {"zlib": True, "complevel": 9} for name in rounded.data_vars}
+    rounded.to_netcdf(BOARD.with_suffix(".tmp"), engine="h5netcdf", encoding=packed)
+    BOARD.with_suffix(".tmp").replace(BOARD)
+
+
+def _four_digits(values: xr.DataArray) -> xr.DataArray:
+    rounded = np.vectorize(lambda x: float(f"{x:.4g}"))(values)
+    return values.copy(data=rounded.astype(np.float32))

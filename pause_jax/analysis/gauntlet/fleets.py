@@ -1,0 +1,122 @@
+"""Fleets of the benchmark, version 1. A changed fleet needs a new version and new scores."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from typing import NamedTuple
+
+import numpy as np
+
+from pause_jax.config import SimConfig, config_file
+from pause_jax.learning import Dataset, Digits, Dirichlet, Learning, Mlp, Natural
+from pause_jax.policies import Random
+from pause_jax.privacy import (
+    Constant,
+    L1Laplace,
+    LogNormalBudgets,
+    NoPrivacy,
+    PerClient,
+    PerCoordinateLaplace,
+    Schedule,
+    Tiers,
+    Uniform,
+)
+from pause_jax.world.availability import Diurnal, Phones
+from pause_jax.world.latency import Network, Pareto, Switching, TwoGroups
+
+VERSION = 1
+SEEDS = 16
+# Policy that all others are compared with.
+YARDSTICK = "random"
+# Accuracy of the time-to-accuracy reading.
+TARGET = 0.6
+
+
+class Fleet(NamedTuple):
+    """Fleet of the benchmark.
+
+    Attributes:
+      config: config without a policy of its own; every run shuffles its client numbers.
+      data: data set that replaces the config's; None to load the config's.
+      seconds: early and late time of the accuracy readings, in simulated seconds.
+    """
+
+    config: SimConfig
+    data: Dataset | None
+    seconds: tuple[float, float]
+
+    @property
+    def digest(self) -> str:
+        """Hash of everything that determines the worlds and readings of the fleet."""
+        parts = (VERSION, SEEDS, TARGET, self.seconds, config_file.dumps(self.config))
+        of_data = "" if self.data is None else self.data.digest
+        return hashlib.sha256(f"{parts} {of_data}".encode()).hexdigest()[:16]
+
+
+def fleets() -> dict[str, Fleet]:
+    """Return the fleets of the benchmark by name."""
+    learning = Learning(data=Digits(), model=Mlp(hidden=(32,)), validation=60, holdout=0.2)
+    skewed = learning.replace(partition=Dirichlet())
+    apart = learning.replace(partition=Natural())
+    base = SimConfig(
+        num_clients=30, num_selected=5, num_rounds=1000, eval_every=2, track_regret=False,
+        shuffle_clients=True, policy=Random(), privacy=NoPrivacy(), learning=learning,
+        latency=TwoGroups(),
+    )  # fmt: skip
+    phones = base.replace(latency=Network(path="phones"), num_clients=60, learning=skewed)
+    charging = phones.replace(availability_trace=Phones(), num_clients=300)
+    absent = phones.replace(
+        latency=Network(), availability_trace=Diurnal(recheck=30.0), dropout=0.1
+    )
+    # Each release costs 200 / 12 where a law gives the budgets.
+    few = Uniform(total_epsilon=200.0, horizon=12.0)
+    own = Constant(total_epsilon=1.0, per_release=200.0 / 12)
+    tiers = own.replace(law=Tiers(values=(50.0, 200.0, 800.0), shares=(0.4, 0.4, 0.2)))
+    fading = Uniform(total_epsilon=200.0, horizon=24.0, law=LogNormalBudgets(sigma=1.0))
+    whole = L1Laplace(clip_norm=1.0, budget=Uniform(total_epsilon=20_000.0, horizon=100.0))
+    # The last third of the clients has the labels 7 to 9, and less budget than the others. The
+    # model learns labels of few clients only with larger steps and less noise.
+    shy = Constant(
+        total_epsilon=1.0, per_release=100.0, law=PerClient(values=(2000.0,) * 20 + (600.0,) * 10)
+    )
+    # The second entry holds the mean seconds in which the yardstick plays 12 and 60 rounds.
+    worlds: dict[str, tuple[SimConfig, tuple[float, float]]] = {
+        "alike": (base, (10.6, 51.1)),
+        "sizes": (base.replace(learning=skewed), (10.6, 51.1)),
+        "labels": (base.replace(learning=apart), (10.6, 51.1)),
+        "spent": (base.replace(privacy=_noise(few)), (10.6, 51.0)),
+        "noise": (base.replace(privacy=whole), (10.6, 51.1)),
+        "tails": (base.replace(latency=Pareto()), (19.8, 98.7)),
+        "drift": (base.replace(latency=Switching(period=50)), (13.5, 61.1)),
+        "phones": (absent, (8.22, 42.6)),
+        "measured": (phones, (112.0, 607.0)),
+        "charging": (charging, (19.8, 108.0)),
+        "large": (base.replace(num_clients=300, num_selected=15), (10.6, 54.0)),
+        "tiers": (base.replace(privacy=_noise(tiers)), (10.4, 50.7)),
+        "unequal": (base.replace(privacy=_noise(fading)), (10.6, 51.1)),
+        "shy": (base.replace(privacy=_noise(shy, 0.02), learning=apart), (10.6, 46.3)),
+    }
+    return {
+        name: Fleet(config, _by_label() if config.learning == apart else None, seconds)
+        for name, (config, seconds) in worlds.items()
+    }
+
+
+def _noise(budget: Schedule, sensitivity: float = 0.003) -> PerCoordinateLaplace:
+    return PerCoordinateLaplace(sensitivity=sensitivity, budget=budget)
+
+
+@functools.cache
+def _by_label() -> Dataset:
+    """Return the digits sorted by label and divided among 30 clients."""
+    whole = Digits().load()
+    order = np.argsort(np.asarray(whole.y_train), kind="stable")
+    return Dataset.of(
+        np.asarray(whole.x_train)[order],
+        np.asarray(whole.y_train)[order],
+        np.asarray(whole.x_test),
+        np.asarray(whole.y_test),
+        clients=np.arange(len(order)) * 30 // len(order),
+        pixel_max=int(whole.pixel_max) or None,
+    )

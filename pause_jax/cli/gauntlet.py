@@ -1,0 +1,114 @@
+"""Command ``pause-jax gauntlet``, which compares a policy with those of the benchmark."""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from pause_jax.analysis.table import make_table, word
+from pause_jax.base.checks import check_fields
+from pause_jax.base.registry import LOADED
+from pause_jax.base.spelling import listed
+from pause_jax.base.struct import ConfigError
+from pause_jax.cli import result_folder
+from pause_jax.cli.options import load_files
+from pause_jax.cli.settings import changed
+from pause_jax.policies import PolicyConfig, named
+
+
+def gauntlet(
+    policy: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FILE.py[:CLASS]|NAME",
+            help="Python file with a policy class, or a name from 'pause-jax policies'.",
+        ),
+    ] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help="Field to change. May be repeated."),
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Fleets, separated by commas (default: all).")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the result (default: gauntlet-POLICY).")
+    ] = None,
+    out: Annotated[pathlib.Path, typer.Option(help="Folder for all results.")] = pathlib.Path(
+        "results"
+    ),
+    verify: Annotated[
+        int, typer.Option(help="Replay this many random kept runs, and compare them.", min=0)
+    ] = 0,
+) -> None:
+    """Play a policy in the benchmark's worlds, and compare it with the kept policies.
+
+    Only the policy itself runs. The result folder receives its standings as standings.csv, .md and
+    .tex, a heat map of all policies as heatmap.pdf, and all readings as scores.nc.
+    """
+    # Imported late, because xarray and matplotlib take a second to import.
+    from pause_jax.analysis.gauntlet import board, picture, standings
+
+    fleets = None if only is None else only.split(",")
+    if verify:
+        replayed = board.verify(verify, only=fleets)
+        typer.echo(replayed.to_string(index=False))
+        equal = int(replayed["equal"].sum())
+        typer.echo(f"{equal} of {verify} replayed runs equal the kept ones.")
+    if policy is None:
+        if not verify:
+            raise ConfigError("Name a policy or a Python file, or use --verify.")
+        raise typer.Exit(int(equal < verify))
+    for extra, module in (("report", "jinja2"), ("plot", "matplotlib")):
+        if importlib.util.find_spec(module) is None:
+            raise ConfigError(f"{module} is required. Run pip install 'pause_jax[{extra}]'.")
+    chosen = changed(_found(policy), change)
+    check_fields(chosen)
+    title = name or f"gauntlet-{chosen.name}"
+    folder = result_folder.reserve(out, title, explicit=name is not None)
+    try:
+        scores = board.gauntlet(chosen, only=fleets)
+    except BaseException:
+        result_folder.give_back(folder)
+        raise
+    label = str(scores.policy.values[-1])
+    table = standings.standings(scores, label)
+    text = standings.formatted(table)
+    scores.to_netcdf(folder / "scores.nc", engine="h5netcdf")
+    table.to_csv(folder / "standings.csv")
+    (folder / "standings.md").write_text(standings.markdown(text), "utf-8")
+    (folder / "standings.tex").write_text(text.to_latex(escape=True), "utf-8")
+    picture.draw(scores, folder / "heatmap.pdf", label)
+    rows = ([str(fleet), *row] for fleet, row in text.T.items())
+    Console().print(make_table([word(x) for x in ("fleet", *text.columns)], rows))
+    typer.echo(standings.conclusion(table, label))
+    typer.echo(f"Written to {folder}/")
+
+
+def _found(text: str) -> PolicyConfig:
+    """Return the policy that the argument names.
+
+    Raises:
+      ConfigError: if it names no policy, or its file holds several and it names none of them.
+    """
+    file, _, name = text.partition(":")
+    if not file.endswith(".py"):
+        return named(text)
+    load_files([pathlib.Path(file)])
+    entries = LOADED[pathlib.Path(file).name]
+    classes = {
+        key: entry
+        for key, entry in entries.items()
+        if isinstance(entry, type) and issubclass(entry, PolicyConfig)
+        # Excludes the classes that the file imports.
+        if entry.__module__ == entries["__name__"]
+    }
+    chosen = {key: entry for key, entry in classes.items() if name in ("", key)}
+    if len(chosen) != 1:
+        found = f"has the policy classes {listed(classes)}" if classes else "has no policy class"
+        raise ConfigError(f"{text}: {file} {found}. Pass {file}:CLASS with one of its classes.")
+    return next(iter(chosen.values()))()

@@ -1,0 +1,207 @@
+"""The benchmark: statistics against enumeration and simulation, runs against kept scores."""
+
+import itertools
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+import pause_jax
+from pause_jax import ConfigError
+from pause_jax.analysis.gauntlet import board, fleets, play, standings
+from pause_jax.policies import NAMED, Random, named
+
+FLEETS = ("quick", "slow")
+RNG = np.random.default_rng(0)
+
+
+def scores(leads):
+    """Readings of policies with these leads over ``random`` in worlds that all share."""
+    shape = (len(FLEETS), fleets.SEEDS)
+    worlds = RNG.normal(60, 10, shape)
+    rows = [worlds + lead + 0.1 * abs(lead) * RNG.normal(size=shape) for lead in leads.values()]
+    reading = (("policy", "fleet", "seed"), np.stack(rows))
+    names = {"policy": list(leads), "fleet": list(FLEETS), "seed": range(fleets.SEEDS)}
+    return xr.Dataset(dict.fromkeys(play.READINGS, reading), names)
+
+
+def test_interval_of_the_median_has_the_coverage_of_the_sign_test():
+    """Of 16 differences, the second smallest and largest bound it if 2 x 17 / 2^16 is allowed."""
+    differences = RNG.normal(size=fleets.SEEDS)
+    ordered = np.sort(differences)
+    for together, cut in ((1, 4), (28, 2), (200, 1)):
+        low, high = standings.interval(differences, together)
+        assert (low, high) == (ordered[cut - 1], ordered[-cut])
+    below = [sum(signs) for signs in itertools.product((0, 1), repeat=16)]
+    assert 2 * np.mean(np.array(below) <= 1) <= 0.05 / 28 < 2 * np.mean(np.array(below) <= 2)
+    assert standings.interval(differences[:4]) == (-np.inf, np.inf)
+
+
+@pytest.mark.parametrize("spread", ["normal", "lognormal", "two_values"])
+def test_all_intervals_hold_together_in_95_percent_of_tables(spread):
+    draw = {
+        "normal": lambda size: RNG.normal(size=size),
+        "lognormal": lambda size: RNG.lognormal(size=size) - 1,
+        "two_values": lambda size: RNG.choice([-1.0, 9.0], size=size),
+    }[spread]
+    tables, cells = 2000, 28
+    differences = draw((tables, cells, fleets.SEEDS))
+    median = 0.0 if spread != "two_values" else np.nan
+
+    def wrong(together):
+        low, high = standings.interval(differences, together)
+        if np.isnan(median):  # any value between the two is a median
+            return ((low > 9.0) | (high < -1.0)).any(axis=1).mean()
+        return ((low > median) | (high < median)).any(axis=1).mean()
+
+    assert wrong(cells) <= 0.05
+    if spread != "two_values":
+        assert wrong(1) > 0.3, "intervals without correction cannot be told apart"
+
+
+def test_better_policy_is_marked_and_ranked_first_and_a_copy_is_level():
+    found = scores({"random": 0.0, "better": 8.0, "worse": -8.0, "copy": 0.0})
+    better, worse, copy = (standings.standings(found, name) for name in ("better", "worse", "copy"))
+    for time in standings.TIMES:
+        assert list(better[f"{time}_mark"]) == list(worse[f"{time}_mark"]) == ["*", "*"]
+        assert (better[f"{time}_low"] > 0).all()
+        assert (worse[f"{time}_high"] < 0).all()
+        assert list(copy[f"{time}_mark"]) == ["", ""]
+        assert list(better[f"{time}_rank"]) == [1, 1]
+        assert list(worse[f"{time}_of"]) == [4, 4]
+    own = found.late.sel(policy="better", fleet="slow").values
+    lead = own - found.late.sel(policy="random", fleet="slow").values
+    assert better.loc["slow", "late_lead"] == np.median(lead)
+    assert standings.conclusion(better, "better") == (
+        "Early, better is ahead of random on 2 (quick and slow) and behind on none of 2 fleets. "
+        "Late, better is ahead of random on 2 (quick and slow) and behind on none of 2 fleets."
+    )
+
+
+def test_fleet_on_which_a_policy_cannot_run_has_no_mark():
+    found = scores({"random": 0.0, "mine": 8.0})
+    found = found.where((found.policy != "mine") | (found.fleet != "slow"))
+    table = standings.standings(found, "mine")
+    assert list(table["late_mark"]) == ["*", ""]
+    text = standings.formatted(table)
+    assert set(text.loc["slow"]) == {"-"}
+    assert text.loc["quick", "late lead"].endswith("]*")
+    assert "of 1 fleets" in standings.conclusion(table, "mine")
+    lines = standings.markdown(text).splitlines()
+    assert lines[0].startswith("| fleet | early, % |")
+    assert len(lines) == 4
+
+
+def test_board_has_every_fleet_policy_and_seed():
+    found = fleets.fleets()
+    kept = board.read(found)
+    assert list(kept.fleet.values) == list(found)
+    assert set(kept.policy.values) == set(NAMED) - {"pause_exhaustive"}
+    assert len(kept.policy) == 44
+    assert kept.sizes["seed"] == fleets.SEEDS == 16
+    assert set(kept.data_vars) == set(play.READINGS)
+    missing = kept.late.isnull()
+    assert bool((missing.any("seed") == missing.all("seed")).all())
+    for name, fleet in found.items():
+        assert fleet.config.shuffle_clients
+        for policy in kept.policy.values:
+            refused = bool(board.refusal(fleet, named(policy)))
+            assert refused == bool(missing.sel(policy=policy, fleet=name).all())
+    assert board.BOARD.stat().st_size < 10**6
+
+
+def test_changed_fleet_is_refused_before_any_run(monkeypatch):
+    whole = fleets.fleets()
+    config = whole["tails"].config.replace(num_clients=31)
+    changed = whole | {"tails": whole["tails"]._replace(config=config)}
+    monkeypatch.setattr(board, "fleets", lambda: changed)
+    monkeypatch.setattr(board, "play", None)
+    with pytest.raises(ConfigError, match="fleet 'tails': differs from the fleet with the kept"):
+        pause_jax.gauntlet("random", only=["tails"])
+    assert board.read({"drift": changed["drift"]}).sizes["fleet"] == 1
+
+
+def test_unknown_fleet_and_unable_policy_are_refused_before_any_run(monkeypatch):
+    monkeypatch.setattr(board, "play", None)
+    with pytest.raises(ConfigError, match="fleet 'tail': must be one of alike"):
+        pause_jax.gauntlet("random", only=["tail"])
+    with pytest.raises(ConfigError, match="pause_exhaustive cannot run on any fleet"):
+        pause_jax.gauntlet("pause_exhaustive", only=["large"])
+
+
+class Fails(Random):
+    """A policy with a fault."""
+
+    name = "fails"
+
+    def build(self, context):
+        raise RuntimeError("a fault of its own")
+
+
+@pytest.mark.slow
+def test_policies_that_read_losses_and_keep_updates_run_and_a_fault_is_shown():
+    fleet = fleets.fleets()["labels"]._replace(seconds=(3.0, 9.0))
+    policies = {name: named(name) for name in ("random", "power_of_choice", "divfl", "pause")}
+    found = play.play(fleet, policies, seeds=slice(3, 5), progress=False)
+    assert list(found.seed.values) == [3, 4]
+    assert bool((found.late > 0).all())
+    assert bool((found.worst_tenth <= found.late + 5).all())
+    alone = play.play(fleet, {"pause": named("pause")}, seeds=slice(4, 5), progress=False)
+    np.testing.assert_allclose(
+        alone.late.sel(policy="pause", seed=4), found.late.sel(policy="pause", seed=4), atol=1.0
+    )
+    with pytest.raises(RuntimeError, match="a fault of its own"):
+        play.play(fleet, {"fails": Fails()}, progress=False)
+
+
+OWN = """
+from pause_jax.policies import Random, RoundRobin
+
+class Mine(Random):
+    name = "random_of_mine"
+
+class Other(RoundRobin):
+    name = "turns_of_mine"
+"""
+
+
+@pytest.mark.slow
+def test_command_writes_tables_and_a_copy_of_random_is_level(tmp_path):
+    (tmp_path / "mine.py").write_text(OWN)
+
+    def run(*arguments):
+        return subprocess.run(
+            [sys.executable, "-m", "pause_jax", "gauntlet", *arguments],
+            cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False,
+        )  # fmt: skip
+
+    several = run("mine.py", "--only", "tails")
+    assert several.returncode == 2
+    assert "mine.py has the policy classes Mine, Other. Pass mine.py:CLASS" in " ".join(
+        several.stderr.split()
+    )
+    assert not list(tmp_path.glob("results/*"))
+    done = run("mine.py:Mine", "--only", "tails")
+    assert done.returncode == 0, done.stderr
+    assert "Late, random_of_mine is ahead of random on none and behind on none of 1 fleets." in (
+        " ".join(done.stdout.split())
+    )
+    folder = tmp_path / "results" / "gauntlet-random_of_mine"
+    names = {"heatmap.pdf", "scores.nc", "standings.csv", "standings.md", "standings.tex"}
+    assert {path.name for path in folder.iterdir()} == names
+    latex = (folder / "standings.tex").read_text()
+    assert r"\toprule" in latex
+    assert "tails" in latex
+    table = pd.read_csv(folder / "standings.csv", index_col="fleet")
+    # A copy of the yardstick plays the same rounds, up to the rounding of kept scores.
+    assert abs(table.loc["tails", "late_lead"]) < 0.1
+    assert table.loc["tails", "late_of"] == 45
+
+
+@pytest.mark.slow
+def test_replayed_runs_equal_the_kept_ones():
+    replayed = board.verify(3, only=["alike", "drift"], seed=1)
+    assert list(replayed["equal"]) == [True] * 3, replayed
