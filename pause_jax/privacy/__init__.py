@@ -4,7 +4,7 @@
 # ruff: noqa: I001
 
 from pause_jax.privacy.budget import (
-    BUDGETS as BUDGETS, Budget, Constant, Geometric, Power, Schedule, Table, Uniform,
+    BUDGETS as BUDGETS, Budget, Constant, Geometric, Schedule, Table, Uniform,
     Unlimited as Unlimited,
 )  # fmt: skip
 from pause_jax.privacy.budget_law import (
@@ -24,6 +24,6 @@ MECHANISMS = (
 __all__ = [
     "Budget", "BudgetFile", "BudgetLaw", "Budgeted", "Constant", "DuchiL2", "GaussianMechanism",
     "Geometric", "L1Laplace", "LogNormalBudgets", "Mechanism", "NoPrivacy", "PerClient",
-    "PerCoordinateLaplace", "Power", "PrivUnitG", "Projected", "Schedule", "Table", "Tiers",
+    "PerCoordinateLaplace", "PrivUnitG", "Projected", "Schedule", "Table", "Tiers",
     "Uniform",
 ]  # fmt: skip

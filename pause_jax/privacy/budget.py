@@ -13,7 +13,6 @@ from typing import ClassVar, Self
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.scipy.special import zeta
 
 from pause_jax.base.struct import Config, ConfigError, Sizes, node, number, static
 from pause_jax.privacy.budget_law import BudgetLaw
@@ -21,10 +20,6 @@ from pause_jax.privacy.budget_law import BudgetLaw
 # Smallest share of eps_bar in a schedule that never ends. Without this minimum, float32 would round
 # shares to 0, and the noise would be infinite. The sum of these shares over a run is negligible.
 LEAST_SHARE = 2.0**-100
-# Number of leading terms of a power sum that are added directly.
-BY_HAND = 16
-# Euler-Maclaurin coefficients B_2j / (2j)! for the remaining terms (B_2j: Bernoulli numbers).
-EULER_MACLAURIN = (1 / 12, -1 / 720, 1 / 30_240, -1 / 1_209_600)
 
 
 class Budget(Config):
@@ -218,55 +213,6 @@ class Constant(Schedule):
         return left <= 1e-5 * self.per_release
 
 
-class Power(Schedule):
-    """Power-law schedule eps_i = eps_bar i^(-s) / zeta(s), which sums to eps_bar.
-
-    It decays more slowly than the geometric schedule and never ends (eps_i >= 2^-100 eps_bar).
-
-    Attributes:
-      exponent: s, > 1.
-    """
-
-    name: ClassVar[str] = "power"
-    summary: ClassVar[str] = "eps_bar i^-s / zeta(s), never exhausted"
-
-    exponent: float = number(default=1.5, above=1)
-
-    def _exponent(self) -> Array:
-        # Above 200, the first release spends the whole budget in float32, and zeta overflows.
-        return jnp.minimum(jnp.asarray(self.exponent, float), 200.0)
-
-    def remaining(self, participations: Array) -> Array:
-        s = self._exponent()
-        share = zeta(s, _real(participations) + 1) / zeta(s, jnp.ones_like(s))
-        return jnp.clip(share, 0.0, 1.0)
-
-    def spent(self, participations: Array) -> Array:
-        s = self._exponent()
-        share = partial_zeta(s, _real(participations)) / zeta(s, jnp.ones_like(s))
-        return self.total_epsilon * jnp.minimum(share, 1.0)
-
-    def epsilon(self, participation: Array) -> Array:
-        s = self._exponent()
-        i = _real(participation)
-        return self.at_least_something(self.total_epsilon * i**-s / zeta(s, jnp.ones_like(s)))
-
-
-def partial_zeta(s: Array, n: Array) -> Array:
-    """Compute the sum of i^-s for i = 1, ..., n without cancellation (Euler-Maclaurin), s > 1."""
-    i = jnp.arange(1.0, BY_HAND + 1).reshape(-1, *[1] * n.ndim)
-    by_hand = jnp.sum(jnp.where(i <= n[None], i**-s, 0.0), axis=0)
-    last = jnp.maximum(n, BY_HAND)
-    first = jnp.full_like(last, BY_HAND)
-    total = first ** (1 - s) * -jnp.expm1((1 - s) * jnp.log(last / first)) / (s - 1)
-    total += (last**-s - first**-s) / 2
-    rising, power = s, s + 1
-    for coefficient in EULER_MACLAURIN:
-        total += coefficient * rising * (first**-power - last**-power)
-        rising, power = rising * power * (power + 1), power + 2
-    return by_hand + total
-
-
 class Table(Schedule):
     """Table of shares of eps_bar, one per participation. The schedule ends with the table.
 
@@ -305,4 +251,4 @@ class Table(Schedule):
         return participation > len(self.shares)
 
 
-BUDGETS = (Geometric, Uniform, Constant, Power, Table)
+BUDGETS = (Geometric, Uniform, Constant, Table)

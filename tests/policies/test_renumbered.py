@@ -6,9 +6,7 @@ import pytest
 
 from pause_jax import SimConfig, simulate
 from pause_jax.learning import Dirichlet, Learning, Linear
-from pause_jax.policies import (
-    FedCs, Genie, PowerOfChoice, RoundRobin, TolerantFirst,
-)  # fmt: skip
+from pause_jax.policies import FedCs, Genie, PowerOfChoice, RoundRobin, TolerantFirst
 from pause_jax.privacy import PerClient, PerCoordinateLaplace, Uniform
 from pause_jax.world.availability import Diurnal
 from pause_jax.world.latency import LogNormal
@@ -20,7 +18,8 @@ BUDGETS = PerClient(values=tuple(float(20 + 7 * k % 10) for k in range(K)))
 BASE = SimConfig(
     num_clients=K, num_selected=M, num_rounds=12, eval_every=12, latency=LogNormal(),
     privacy=PerCoordinateLaplace(budget=Uniform(total_epsilon=1.0, horizon=8.0, law=BUDGETS)),
-    availability_trace=Diurnal(), learning=Learning(model=Linear(), partition=Dirichlet(concentration=3.0)),
+    availability_trace=Diurnal(),
+    learning=Learning(model=Linear(), partition=Dirichlet(concentration=3.0)),
 )  # fmt: skip
 RECORD = ("clients", "clock", "counts", "test_accuracy")
 

@@ -23,7 +23,6 @@ from pause_jax.privacy import (
     LogNormalBudgets,
     PerClient,
     PerCoordinateLaplace,
-    Power,
     Table,
     Tiers,
     Uniform,
@@ -71,7 +70,6 @@ SCHEDULES = {
     oracles.constant_epsilon: lambda x: (Constant(per_release=x), x),
     oracles.geometric_epsilon: lambda x: (Geometric(decay=x), x),
     oracles.uniform_epsilon: lambda x: (Uniform(horizon=1 + x), 1 + x),
-    oracles.power_epsilon: lambda x: (Power(exponent=1 + x), 1 + x),
     oracles.table_epsilon: lambda x: (Table(shares=SHARES), SHARES),
 }
 
@@ -96,7 +94,7 @@ def account(chosen, budgets, epsilon_of, when_spent):
     [
         (oracles.constant_epsilon, UNEQUAL, "exclude", "random"),
         (oracles.geometric_epsilon, SMALL, "exclude", "noise_sampling"),
-        (oracles.power_epsilon, HALVED, "exclude", "budget_groups"),
+        (oracles.geometric_epsilon, HALVED, "exclude", "budget_groups"),
         (oracles.table_epsilon, LogNormalBudgets(sigma=2.0), "drop", "tolerant_first"),
         (oracles.uniform_epsilon, SMALL, "exclude", "pause"),
     ],

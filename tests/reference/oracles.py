@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from scipy.integrate import quad
-from scipy.special import zeta
 
 # ---------------------------------------------------------------- bandit and reward
 
@@ -64,10 +63,6 @@ def constant_epsilon(total: float, per_release: float, i: int) -> float:
 def uniform_epsilon(total: float, horizon: float, i: int) -> float:
     """The last release spends what is left of a fraction."""
     return total / horizon * min(max(horizon - (i - 1), 0.0), 1.0)
-
-
-def power_epsilon(total: float, exponent: float, i: int) -> float:
-    return total * i**-exponent / float(zeta(exponent))
 
 
 def table_epsilon(total: float, shares: Sequence[float], i: int) -> float:

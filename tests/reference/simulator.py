@@ -322,7 +322,6 @@ def schedule(privacy) -> Callable[[int], float]:
     return {
         "geometric": lambda i: oracles.geometric_epsilon(total, float(budget.decay), i),
         "uniform": lambda i: oracles.uniform_epsilon(total, float(budget.horizon), i),
-        "power": lambda i: oracles.power_epsilon(total, float(budget.exponent), i),
         "table": lambda i: oracles.table_epsilon(total, budget.shares, i),
     }[budget.name]
 

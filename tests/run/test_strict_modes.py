@@ -11,7 +11,7 @@ from pause_jax import simulate, sweep
 from pause_jax.config import canonical
 from pause_jax.learning import LinearRegression
 from pause_jax.policies import POLICIES, FedCs, Oort, PowerOfChoice, Random, RbcsF
-from pause_jax.privacy import MECHANISMS, GaussianMechanism, L1Laplace, NoPrivacy, Power
+from pause_jax.privacy import MECHANISMS, GaussianMechanism, L1Laplace, NoPrivacy
 from pause_jax.privacy.budget import BUDGETS
 from pause_jax.run.contract import NotFinite
 from pause_jax.run.driver import single_run
@@ -69,7 +69,7 @@ def test_policies_mix_no_dtypes(strict):
 
 def test_rounds_and_learning_mix_no_dtypes(strict):
     traced(RULES.replace(policy=Oort()))
-    asked = LEARN.replace(policy=PowerOfChoice(), privacy=GaussianMechanism(budget=Power()))
+    asked = LEARN.replace(policy=PowerOfChoice(), privacy=GaussianMechanism())
     traced(asked.override({"when_spent": "drop", "learning.data": LinearRegression()}))
 
 

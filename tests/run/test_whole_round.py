@@ -32,7 +32,6 @@ from pause_jax.privacy import (
     L1Laplace,
     NoPrivacy,
     PerCoordinateLaplace,
-    Power,
     PrivUnitG,
     Projected,
     Table,
@@ -117,7 +116,7 @@ CONFIGS = {
         policy=PowerOfChoice(candidates=5),
         num_selected=2,
         latency=SpeedNormal(),
-        privacy=GaussianMechanism(clip_norm=0.5, budget=Power(total_epsilon=400.0)),
+        privacy=GaussianMechanism(clip_norm=0.5, budget=Geometric(total_epsilon=400.0)),
         # Noise that no quality keeps small: else what the questions are told without it is as good.
         learning=SGD.replace(
             partition=Dirichlet(concentration=0.7, min_quality=0.0),

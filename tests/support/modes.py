@@ -29,7 +29,6 @@ from pause_jax.privacy import (
     MECHANISMS,
     GaussianMechanism,
     PerCoordinateLaplace,
-    Power,
     PrivUnitG,
     Uniform,
 )
@@ -185,7 +184,7 @@ def kinds() -> None:
     # One is compiled and run; dtypes of the others are known once they are traced.
     run, trace = (functools.partial(simulate, record=record) for record in (lean, full))
     ways = run, functools.partial(jax.eval_shape, trace), functools.partial(jax.eval_shape, trace)
-    mechanisms = PerCoordinateLaplace(), PrivUnitG(), GaussianMechanism(budget=Power())
+    mechanisms = PerCoordinateLaplace(), PrivUnitG(), GaussianMechanism()
     for way, mechanism in zip(ways, mechanisms, strict=True):
         result = way(LEARN.replace(privacy=mechanism), jax.random.key(0))
         found = {name: result.values[name].dtype for name in whole}
