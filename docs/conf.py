@@ -1,8 +1,8 @@
 """The documentation site: ``make docs`` builds it into build/site.
 
-Sphinx reads pages at their place in the repository (docs/, notebooks/, experiments/), so relative
-links work on the site and in a checkout. ``tools/site_pages.py`` first generates the pages that
-come from the code (the reference, the gallery, the program's help). The build needs no network.
+Sphinx reads pages in place (docs/, notebooks/, experiments/), so relative links work on the site
+and in a checkout. ``tools/site_pages.py`` first generates the pages that come from the code (the
+reference, the gallery, the program's help). The build needs no network.
 """
 
 import sys
@@ -52,7 +52,7 @@ nb_execution_mode = "off"
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 
-# Docstrings are Google's, with shapes and units in words.
+# Docstrings follow Google style, with shapes and units in prose.
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True

@@ -1,7 +1,7 @@
-"""Contract checks for a custom policy, mechanism or learner.
+"""Contract checks for custom policies, mechanisms and learners.
 
 Each check runs the component on small problems, and raises an AssertionError that describes the
-first violation. A check takes a few seconds, needs no fixture, and passes for built-in components.
+first violation. A check takes a few seconds, needs no fixtures, and passes for built-in components.
 """
 
 from __future__ import annotations

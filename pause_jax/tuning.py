@@ -53,7 +53,7 @@ SAMPLERS = {
 }  # fmt: skip
 # Number of best trials that run again with fresh seeds, in addition to the initial config.
 FINALISTS = 3
-# Scale of the badness of incomplete trials, which exceeds the mean score of any complete trial.
+# Badness scale of incomplete trials, larger than the mean score of any complete trial.
 _INCOMPLETE = 1e300
 
 Values = Mapping[str, Any]
@@ -204,7 +204,7 @@ def summarise(scores: Floats, near: Floats, sign: int) -> pd.DataFrame:
     Returns:
       Table with the columns ``seeds``, ``scored`` (number of seeds with a score), ``mean``,
       ``error`` (standard error of the mean) and ``badness``, which is lowest for the best trial.
-      Trials with a score in every seed rank by mean. All others rank below them, first by the
+      Trials with a score for every seed rank by mean. All others rank below them, first by the
       number of seeds without a score, then by mean or, without any score, by mean ``near``.
     """
     rows = pd.DataFrame(scores)
@@ -252,7 +252,7 @@ def objective_of(text: str) -> Objective:
     """Parse the objective ``seconds to N %``, ``accuracy``, ``loss``, ``regret`` or ``seconds``.
 
     Raises:
-      ConfigError: if ``text`` is no such objective, or N is not in (0, 100].
+      ConfigError: if ``text`` is not one of these objectives, or N is not in (0, 100].
     """
     words = " ".join(text.split()).lower()
     known = {each.text: each for each in _OBJECTIVES}

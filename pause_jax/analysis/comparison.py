@@ -1,4 +1,4 @@
-"""Paired differences between the configs of a sweep, and their summary in words."""
+"""Paired differences between the configs of a sweep, and a summary in words."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def compare(result: xr.Dataset, target: float, against: str | None = None) -> Co
       target: target test accuracy for the time-to-target criterion, in (0, 1].
       against: reference config. The default is the candidate with the best mean for the first
         aim for which any candidate has a value in every seed. Candidates are the configs whose
-        epsilon covers all that clients send except data sizes, or all configs if none qualifies.
+        epsilon covers everything clients send except data sizes, or all configs if none qualifies.
 
     Returns:
       The comparison. Values of runs that broke a contract (``run.contract``) count as missing.
@@ -157,7 +157,7 @@ def differences(
 
 
 def seeds_needed(distance: float, spread: float, level: float, seeds: int) -> float:
-    """Return the number of seeds for which a t-interval excludes a bound with 80 % probability.
+    """Return the number of seeds a t-interval needs to exclude a bound with 80 % probability.
 
     Args:
       distance: measured distance of the mean from the bound, assumed to be the true distance.
@@ -181,7 +181,7 @@ def seeds_needed(distance: float, spread: float, level: float, seeds: int) -> fl
 
 
 def quoted(name: str) -> str:
-    """Return a config's name, quoted unless it is one word of letters, digits or underscores."""
+    """Return a config's name, quoted unless it contains only letters, digits and underscores."""
     return name if name.replace("_", "").isalnum() else f"'{name}'"
 
 

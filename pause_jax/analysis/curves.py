@@ -15,7 +15,7 @@ from pause_jax.analysis import metrics
 Floats = NDArray[np.float64]
 
 # Colours that colour-blind readers can distinguish. Their contrast with the page is >= 3:1.
-# With a dark colour scheme, a dark colour replaces the light colour of the same hue.
+# With a dark colour scheme, each colour in DARK replaces the LIGHT colour of the same hue.
 LIGHT_PAGE, DARK_PAGE = "#FFFFFF", "#0F1419"
 LIGHT = ("#4459CA", "#F8636C", "#09803F", "#B68B07", "#289CE0", "#802E8C", "#6D5C6E", "#8E2B00")
 DARK = ("#7190EF", "#FF6671", "#39B781", "#EFC655", "#8BD5FF", "#C890C5", "#B1C5BF", "#DB944C")
@@ -60,7 +60,7 @@ def classifies(result: xr.Dataset) -> bool:
 
 
 def progress(result: xr.Dataset) -> dict[str, Curve]:
-    """Return curves of test accuracy in %, or of test loss, against the mean clock over seeds."""
+    """Return curves of test accuracy in %, or test loss, against the clock averaged over seeds."""
     values = 100 * result.test_accuracy if classifies(result) else result.test_loss
     return over_time(values, result.eval_clock)
 
@@ -104,7 +104,7 @@ def _by_config(*each: xr.DataArray) -> dict[str, Curve]:
 
 
 def starts_at_zero(curves: dict[str, Curve]) -> bool:
-    """Return whether the finite means have 0 <= smallest <= largest / 2, or are equal and >= 0."""
+    """Return whether the finite means satisfy 0 <= min <= max / 2, or are all equal and >= 0."""
     means = [curve.mean[np.isfinite(curve.mean)] for curve in curves.values()]
     values = np.concatenate([*means, np.zeros(0)])
     if not values.size:

@@ -218,7 +218,7 @@ def _gaussian(size: Floats, squares: Floats) -> Floats:
 
 
 def _from_logs(each: list[Floats]) -> Floats:
-    """Return each client's log Jacobian of log-seconds, for all measurements but an average one."""
+    """Return each client's log Jacobian of log-seconds, averaged over the measurement left out."""
     return np.asarray([-(len(row) - 1) * np.log(row).mean() for row in each])
 
 

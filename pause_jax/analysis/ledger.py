@@ -82,7 +82,7 @@ class Ledger(NamedTuple):
 
     @property
     def warning(self) -> str:
-        """Warning that clients send more than data sizes without noise, or an empty string.
+        """Warning if clients send anything except data sizes without noise, else an empty string.
 
         Print the warning next to every whole-update epsilon. Data sizes count as public.
         """
@@ -101,8 +101,8 @@ def ledger(run: Result | Selector | xr.Dataset, delta: float = 1e-5) -> Ledger:
 
     Returns:
       The ledger. ``tight`` assumes that each client's number of participations does not depend on
-      the data. If the policy's choices depend on releases, this assumption fails. Then quote
-      ``tight_at_most``, which always holds.
+      the data. If the policy's choices depend on releases, this assumption fails. In that case,
+      quote ``tight_at_most``, which always holds.
 
     Raises:
       ConfigError: if ``run`` is a batch or lacks a required quantity, or if delta is out of range.
@@ -202,7 +202,7 @@ def _budgets(run: Any, budget: Budget, shape: tuple[int, ...]) -> tuple[Budget, 
 
 
 def _updates(budget: Budget, participations: np.ndarray) -> np.ndarray:
-    """Return the number of updates that each client released, from its number of participations.
+    """Derive each client's number of released updates from its number of participations.
 
     Once a budget is spent, no updates follow, so bisection finds the last update.
     """
@@ -314,7 +314,7 @@ def _laplace(loss: LaplaceLoss, delta: float) -> float:
     basic = float(epsilon.sum(dtype=float))
     if delta == 0 or epsilon.max() > MAX_RELEASE:
         return basic
-    # Schedules without an end have many tiny releases, which are slow to compose.
+    # Schedules that never end have many tiny releases, which are slow to compose.
     counted = epsilon[epsilon > 1e-20 * basic]
     return min(basic, _composed(_laplace_parts, tuple(counted.tolist()), delta))
 

@@ -60,7 +60,7 @@ def worst_share(values: xr.DataArray, share: float = 0.1) -> xr.DataArray:
 
     Args:
       values: client scores, such as accuracies. NaN values are ignored.
-      share: share of clients to average over, in (0, 1]; at least one client is averaged.
+      share: share of clients to average over, in (0, 1]; at least one client is included.
 
     Raises:
       ConfigError: if ``share`` is not in (0, 1].
@@ -115,7 +115,7 @@ def gigabytes(result: xr.Dataset) -> xr.DataArray:
 
 
 def mean_and_error(values: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
-    """Return mean and standard error over seeds, ignoring NaN; the error is NaN for one value."""
+    """Return the mean and standard error over seeds, ignoring NaN (NaN error for one value)."""
     count = values.count("seed")
     mean = values.sum("seed", min_count=1) / count.where(count > 0)
     square = ((values - mean) ** 2).sum("seed", min_count=1)

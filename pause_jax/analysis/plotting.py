@@ -133,7 +133,7 @@ def plot_regret(curves: xr.DataArray, axes: Axes, scale: str = "log") -> None:
 def _draw(
     curves: dict[str, Curve], result: xr.Dataset | xr.DataArray, axes: Axes, *, errors: bool
 ) -> str:
-    """Draw curves in the configs' styles; return the title's explanation of the errors."""
+    """Draw curves in the configs' styles; return a note on the errors for the title."""
     looks = styles(result.config.values)
     same = {name: names for names in curves_of.hidden(curves) for name in names}
     banded = errors and any(np.isfinite(curve.error).any() for curve in curves.values())

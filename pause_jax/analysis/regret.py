@@ -180,7 +180,7 @@ def _r2(x: Floats, y: Floats) -> float:
 def smallest_gap(values: ArrayLike) -> float:
     """Return the papers' delta, the smallest difference between two clients' expected values.
 
-    PAUSE's Theorem 3 defines delta for mean latencies but uses mean speeds. State your choice.
+    PAUSE's Theorem 3 defines delta for mean latencies but uses mean speeds. State which you use.
     """
     return float(np.min(np.diff(np.sort(np.asarray(values, np.float64)))))
 

@@ -35,8 +35,8 @@ def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
       ``epsilon_unit``, ``rounds`` (played rounds of all seeds), ``empty_rounds`` (played rounds
       without clients, which add 0 to the regret), and ``<name>`` and ``<name>_se`` for each metric.
       ``worst_tenth`` and ``spread`` (if ``client_accuracy`` was recorded) are the mean final
-      accuracy of the worst tenth of clients and the standard deviation over clients. If keys of
-      the rows start with ``reward``, the rewards differ, so the regrets are not comparable.
+      accuracy of the worst tenth of clients and the standard deviation over clients. If any key
+      of a row starts with ``reward``, the rewards differ, so the regrets are not comparable.
     """
     to_target = metrics.time_to_accuracy(result, target)
     columns = {

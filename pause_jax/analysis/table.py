@@ -1,4 +1,4 @@
-"""Layout of the tables that the command line prints."""
+"""Layout of the tables that the command-line interface prints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.text import Text
 _LABEL_WIDTH = 12
 # Cap on the minimum width of a prose column, which is otherwise the width of its longest word.
 _PROSE_WIDTH = 20
-# Number of spaces between two columns, and in total at the two ends of a row.
+# Number of spaces between adjacent columns, and total number at both ends of a row.
 _GAP, _ENDS = 3, 2
 
 
@@ -36,7 +36,7 @@ def number(heading: str) -> Column:
 
 
 class Sheet(NamedTuple):
-    """Table that a narrow terminal shows as a list, so no cell is truncated."""
+    """Table that is shown as a list on a narrow terminal, so no cell is truncated."""
 
     columns: list[Column]  # a column without a minimum width never wraps
     rows: list[list[Text]]  # in the list, a row is a paragraph headed by its first cell

@@ -70,7 +70,7 @@ class Observation(NamedTuple):
         Mask losses and updates with ``selection.active & observation.received``.
       available: bool [K], whether each client could be selected, True by default.
       late: bool [m], whether each update is late and enters the next average, False by default.
-      clock: simulated time of the observation, seconds; NaN if the server has no clock.
+      clock: simulated time of the observation in seconds; NaN if the server has no clock.
       server_loss: (aggregation weights [m]) -> validation loss of the sum of the model before the
         round and the weighted updates; None if the server has no validation samples.
       staleness: int [m], server steps from start to averaging; 0 if rounds do not overlap.

@@ -1,4 +1,4 @@
-"""Cache folder, XLA compiler options, and a message while JAX compiles."""
+"""Cache folder, XLA compiler options, and a message shown while JAX compiles."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def cache_folder() -> pathlib.Path:
 def use_cache() -> None:
     """Enable JAX's persistent cache, unless it is already enabled or its folder cannot be created.
 
-    JAX cannot cache programs with Python callbacks, as in the policy ``clustered_similarity``.
+    JAX cannot cache programs with Python callbacks, which the policy ``clustered_similarity`` uses.
     """
     if jax.config.values["jax_compilation_cache_dir"] is not None:
         return

@@ -33,7 +33,7 @@ def tree_bytes(tree: Any) -> int:
 def check_memory(needed: float, what: str, fix: str) -> None:
     """Raise ConfigError if ``needed`` bytes exceed the machine's memory.
 
-    ``what`` names the object and the values that determine its size. ``fix`` ends the message.
+    ``what`` names the object and the values that determine its size. The message ends with ``fix``.
     """
     available = machine_bytes()
     if needed > available:

@@ -21,7 +21,7 @@ C = TypeVar("C", bound=Config)
 _SETTINGS: dict[type[Config], dict[str, Config]] = {}
 # Namespaces of the files loaded with ``--load``, keyed by file name, such as ``my_net.py``.
 LOADED: dict[str, Mapping[str, Any]] = {}
-# The only module that loading a config file may import.
+# The only module that may be imported when a config file is loaded.
 _NNX = "flax.nnx"
 
 
@@ -35,7 +35,7 @@ def _named_classes(base: type[C]) -> Iterator[type[C]]:
 def choices(base: type[C]) -> dict[str, type[C]]:
     """Return the named classes among ``base`` and its subclasses, keyed by name.
 
-    If several classes share a name (for example after a notebook cell is rerun), use the last one.
+    If several classes share a name (for example after a notebook cell is rerun), the last one wins.
     """
     return {cls.name: cls for cls in _named_classes(base)}
 
@@ -89,8 +89,8 @@ def text_of(value: Any) -> str:
 def resolved(where: str, text: str, admits: Callable[[Any], bool], kind: str) -> Any:
     """Return the object ``module:name`` from a loaded module or a file passed to ``--load``.
 
-    This function imports no module except ``flax.nnx``, and calls no function of a module.
-    ``admits`` tests an object. Error messages contain the config field ``where`` and ``kind``.
+    This function imports no module except ``flax.nnx``, and calls no function in the module.
+    ``admits`` checks the object. Error messages contain the config field ``where`` and ``kind``.
 
     Raises:
       ConfigError: if the module is not loaded, the name is missing, or the kind is wrong.

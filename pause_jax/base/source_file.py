@@ -48,7 +48,7 @@ def content_of(where: str, path: str | pathlib.Path) -> bytes:
 
 @contextlib.contextmanager
 def os_errors_as(message: str) -> Iterator[None]:
-    """Convert an OSError in the block to a ConfigError with ``message`` and the reason."""
+    """Convert an OSError raised in the block to a ConfigError with ``message`` and the reason."""
     try:
         yield
     except OSError as error:
@@ -109,7 +109,7 @@ def parsed(
 
     A traced program cannot read files. Instead, it looks up the content in ``tables``, under the
     digest followed by ``part``, which distinguishes tables from the same file. ``where`` is the
-    config field, such as ``latency``. A relative ``path`` starts at the working directory.
+    config field, such as ``latency``. ``path`` may be relative to the working directory.
 
     Raises:
       ConfigError: if the file cannot be read, or does not match a non-empty ``digest``.

@@ -36,7 +36,7 @@ def file_name(label: str) -> str:
 
 
 def listed(entries: Iterable[str], separator: str = ", ", most: int = 5) -> str:
-    """Join the first ``most`` entries for a message, followed by the number of omitted entries."""
+    """Join the first ``most`` entries for a message, and append the number of omitted entries."""
     entries = list(entries)
     more = f" and {len(entries) - most} more" if len(entries) > most else ""
     return separator.join(entries[:most]) + more

@@ -1,6 +1,6 @@
 """Configuration dataclasses: frozen, keyword-only JAX pytrees with a validation rule per field.
 
-Fields are of three kinds:
+Fields come in three kinds:
 
 * ``number(...)``: a traced float, which can be swept or vmapped without recompilation.
 * ``static(...)``: a compile-time constant. A new value usually triggers recompilation.
@@ -24,7 +24,7 @@ from jax.tree_util import GetAttrKey
 
 from pause_jax.base.spelling import nearest, one_line, shown
 
-# Maximum number of characters in a message. Messages may quote files.
+# Maximum number of characters in a message. Messages may quote the contents of files.
 _LONGEST = 2000
 
 
@@ -200,7 +200,7 @@ class Config(PyTree):
                 object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with changed fields. Raises ConfigError if a field is unknown."""
+        """Return a copy with changed fields. Raise ConfigError if a field is unknown."""
         for name in changes:
             field_at(self, name)
         return super().replace(**changes)

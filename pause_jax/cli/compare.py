@@ -61,8 +61,8 @@ def run(
 ) -> None:
     """Simulate one or more configs and compare the results.
 
-    Each config is a preset, or a file in the format that 'pause-jax show PRESET' prints. If a file
-    omits a field, the field has its default value.
+    Each config is a preset, or a file in the format that 'pause-jax show PRESET' prints. Fields
+    that a file omits keep their defaults.
     """
     configs: dict[str, SimConfig] = {}
     for base in bases:

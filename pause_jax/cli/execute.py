@@ -116,7 +116,7 @@ def described(seed: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _executor(text: str | None) -> Iterator[Executor | None]:
-    """Yield an executor for ``local:N``, a scheduler's address or its file; None without text."""
+    """Yield an executor for ``local:N``, a scheduler address or file; None if ``text`` is None."""
     if text is None:
         yield None
         return
@@ -143,7 +143,7 @@ def _executor(text: str | None) -> Iterator[Executor | None]:
 
 @contextlib.contextmanager
 def _reserved(request: Request, name: str, plan: SweepPlan) -> Iterator[pathlib.Path]:
-    """Yield the folder of the result, and remove it afterwards if it is empty."""
+    """Yield the result folder, and remove it afterwards if it is empty."""
     folder = _resumable_folder(request, name, plan) if request.resume else None
     if folder is None:
         explicit = request.name is not None
@@ -196,6 +196,6 @@ def _end_unwritten(error: OSError, folder: pathlib.Path, store: Store) -> NoRetu
 
 
 def end(error: SweepInterrupted, advice: str = "") -> NoReturn:
-    """Print the error and ``advice``, and exit with the status of the error's cause."""
+    """Print the error and ``advice``, and exit with the status for the error's cause."""
     Console(stderr=True).print(f"[red]{escape(str(error))}[/red] {advice}", highlight=False)
     raise typer.Exit(status_of(error.__cause__))

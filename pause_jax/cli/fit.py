@@ -91,9 +91,9 @@ def sentences(found: Fleet) -> list[str]:
         f"{found.mean.size} clients, {times} measurements each, {found.measured.sum()} in total.",
         f"Mean seconds per client: lowest {ordered[0]:.3g}, median {np.median(ordered):.3g}, "
         f"highest {ordered[-1]:.3g}.",
-        "Order: by the column round or time."
+        "Order: by the round or time column."
         if found.ordered
-        else "Order: by line, because the file has no column round or time. If the lines are not "
+        else "Order: by line, because the file has no round or time column. If the lines are not "
         "in time order, ignore the drift and correlation below.",
         f"Drift: {_outcome(found.drift, 'rank correlation with time')}.",
         f"Consecutive rounds of a client: {_outcome(found.correlation, 'rank correlation')}.",
@@ -117,7 +117,7 @@ def sentences(found: Fleet) -> list[str]:
         f"Distribution: undecided between {', '.join((best, *others))}, best first. Measure each "
         "client more often."
         if others
-        else f"Distribution: {best}. All others predict the measurements worse."
+        else f"Distribution: {best}. All others predict the measurements less well."
     )
     return lines
 

@@ -37,7 +37,7 @@ def import_files(
     ] = None,
     ids: Annotated[
         pathlib.Path | None,
-        typer.Option(help="File clients.npz with the client ids for the devices or intervals."),
+        typer.Option(help="clients.npz file with the client ids for the devices or intervals."),
     ] = None,
     columns: Annotated[
         str | None,

@@ -92,7 +92,7 @@ class Output:
 
     seed: Seed = 0
     name: str | None = option(
-        None, "Name of the result (default: the config's name, with a number if taken)."
+        None, "Name of the result (default: from the config, plus a number if taken)."
     )
     out: pathlib.Path = option(pathlib.Path("results"), "Folder for all results.")
     resume: bool = option(False, "Resume an earlier run of the same command.", "--resume")

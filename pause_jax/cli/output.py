@@ -19,7 +19,7 @@ from rich.markup import escape
 from pause_jax.base import stopping
 from pause_jax.base.stopping import check_stop
 
-# Ctrl-C sends SIGINT, SLURM and Kubernetes send SIGTERM, and a closed terminal sends SIGHUP.
+# Ctrl-C sends SIGINT, SLURM and Kubernetes send SIGTERM, and closing a terminal sends SIGHUP.
 SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
@@ -61,7 +61,7 @@ def stoppable() -> Iterator[None]:
     outcome = "stopped the command before the first run"
     try:
         yield
-        outcome = "arrived after the last run. Nothing is lost"
+        outcome = "arrived after the last run. Nothing was lost"
         check_stop()
     except KeyboardInterrupt as error:
         Console(stderr=True).print(f"[red]{error} {outcome}.[/red]", highlight=False)

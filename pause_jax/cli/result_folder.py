@@ -36,12 +36,12 @@ class Run(TypedDict, total=False):
 
 
 def check_name(name: str) -> None:
-    """Raise ConfigError unless a result's name is a valid name of a folder inside ``--out``."""
+    """Raise ConfigError unless a result's name is a valid name for a folder inside ``--out``."""
     plain = name not in ("", ".", "..") and name.isprintable() and not set(name) & set("/\\:")
     if not plain or len(name.encode()) > _LONGEST_NAME:
         raise ConfigError(
-            f"--name {shown(name)}: must be the name of a folder inside --out, with at most "
-            f"{_LONGEST_NAME} bytes and without / \\ : or line breaks. Choose another --name."
+            f"--name {shown(name)}: must be a folder name of at most {_LONGEST_NAME} bytes, "
+            "without / \\ : or line breaks. Choose another --name."
         )
 
 
@@ -51,7 +51,7 @@ def reserve(root: pathlib.Path, name: str, *, explicit: bool) -> pathlib.Path:
     Args:
       root: folder of all results.
       name: name of the result.
-      explicit: whether the user chose the name. Otherwise, a number is appended to a name in use.
+      explicit: whether the user chose the name. If not, a number is appended to a name in use.
 
     Raises:
       ConfigError: if an explicit name is already in use, or the folder cannot be created.

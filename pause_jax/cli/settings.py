@@ -21,7 +21,7 @@ C = TypeVar("C", bound=Config)
 
 
 def changed(config: C, changes: Iterable[str] | None) -> C:
-    """Apply the changes of ``--set`` to a config."""
+    """Apply the ``--set`` changes to a config."""
     try:
         return config_file.changed(config, changes or ())
     except ConfigError as error:

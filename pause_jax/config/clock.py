@@ -91,7 +91,7 @@ class Asynchronous(Clock):
     pace, a run is equivalent to one with :class:`Synchronous`, and uses the same program.
 
     Attributes:
-      concurrency: C, maximum number of clients in flight (started, but without an answer; static).
+      concurrency: C, maximum number of clients in flight (started, but yet to answer; static).
       buffer: B, number of answers that triggers a server step (static).
       open_slots: O, number of slots that must be free before clients start, and number of clients
         that the policy then chooses; None for ``num_selected`` (static).

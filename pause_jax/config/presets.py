@@ -171,7 +171,7 @@ def _small(
 def _large(small: SimConfig, policy: AnyPolicy) -> SimConfig:
     """Enlarge a config to the PAUSE authors' large network (K = 300, m = 15, 500 rounds).
 
-    PAUSE policies given by name use zeta = 3 and, with annealing, 3,000 steps and a cooling of 30.
+    PAUSE policies given by name use zeta = 3 and, with annealing, 3,000 steps and ``cooling=30``.
     """
     chosen = named(policy)
     if isinstance(policy, str) and isinstance(chosen, Pause):

@@ -30,7 +30,7 @@ class SimConfig(Config):
       num_clients: K, number of clients (static).
       num_selected: m, number of clients chosen per round; the policy ``all`` chooses K (static).
       num_rounds: T, maximum number of rounds, or of server steps if rounds overlap (static).
-      clock: clock, which determines when clients start and when the server steps.
+      clock: clock that determines when clients start and when the server steps.
       max_seconds: simulated seconds after which no round starts; None for no limit. The last round
         may end later, as in the PAUSE authors' code. The remaining rounds are not played and spend
         no budget (see ``Result.played``).
@@ -180,14 +180,14 @@ def with_budgets(config: SimConfig, key: Array) -> SimConfig:
 def canonical(config: SimConfig) -> SimConfig:
     """Return the config with every traced number converted to a float32 array.
 
-    Configs of equal structure then share one trace, whereas Python floats and arrays would be
+    Configs with the same structure then share one trace, whereas Python floats and arrays would be
     traced separately. Within a user's ``jit``, a number that violates its rule becomes NaN.
     """
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), marked(config))
 
 
 def stack(configs: Sequence[SimConfig]) -> SimConfig:
-    """Stack configs of equal structure along a new leading axis, for vmap.
+    """Stack configs with the same structure along a new leading axis, for vmap.
 
     Raises:
       ConfigError: if a config is invalid, or if the configs differ in static fields.

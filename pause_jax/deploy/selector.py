@@ -1,4 +1,4 @@
-"""Selection policy for a real server, which makes the same choices as in ``simulate``.
+"""Selection policy that makes the same choices on a real server as in ``simulate``.
 
 Example of a server round (``question`` is needed only for a policy that queries clients)::
 
@@ -7,7 +7,7 @@ Example of a server round (``question`` is needed only for a policy that queries
     selector.save("selector.npz")             # before contacting any client
     selector.tell({client: seconds, ...})     # latencies of the clients that answered
 
-After a crash within a round, load the saved selector and pass the known results to ``tell``.
+After a crash during a round, load the saved selector and pass the known results to ``tell``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MOST_LOSS = 1e19
 # Maximum number of releases that a client may report. Larger counts could overflow int32.
 MOST_RELEASES = 2**30
 
-# Client id, str or int. Any, because a Mapping[int, float] is not a Mapping[int | str, float].
+# Client id. Not int | str, because a Mapping[int, float] is not a Mapping[int | str, float].
 Client = Any
 
 
@@ -52,7 +52,7 @@ class Choice(NamedTuple):
     """Clients chosen to train in a round.
 
     Attributes:
-      round: round number, from 1.
+      round: round number, starting at 1.
       clients: ids [n] of the chosen clients, n <= m.
       weights: float [n], aggregation weights, which sum to one.
       epsilon: float [n], epsilon of each client's release in this round, per ``epsilon_unit``;
@@ -170,7 +170,7 @@ class Selector:
 
     @property
     def is_open(self) -> bool:
-        """Whether a round is open (:meth:`ask` was called, but not yet :meth:`tell`)."""
+        """Whether a round is open (:meth:`ask` was called, but :meth:`tell` was not)."""
         return self._pending is not None
 
     @property
@@ -185,7 +185,7 @@ class Selector:
 
     @property
     def reads(self) -> frozenset[str]:
-        """Readings (``loss``, ``square_loss``, ``update``) that the policy uses, for :meth:`tell`.
+        """Readings for :meth:`tell` that the policy uses (``loss``, ``square_loss``, ``update``).
 
         Updates are not needed if ``num_parameters`` is 0.
         """
@@ -224,7 +224,7 @@ class Selector:
         available: Iterable[Client] | None = None,
         answers: Mapping[Client, ArrayLike] | None = None,
     ) -> Choice:
-        """Choose the clients of the next round, and charge each for one release.
+        """Choose the clients for the next round, and charge each for one release.
 
         Save the selector before contacting any client. Even if the server is then killed, the
         saved selector never counts fewer releases than the clients have made.
@@ -383,7 +383,7 @@ class Selector:
         return Observation(latency, **values, received=received, available=present), reported  # type: ignore[arg-type]
 
     def save(self, path: str | pathlib.Path) -> None:
-        """Save the state to a file atomically, including any open round.
+        """Save the state, including any open round, to a file atomically.
 
         Raises:
           ConfigError: if the file cannot be written.

@@ -36,7 +36,7 @@ _LINE = 200
 # A client's intervals, and the period after which they repeat, in seconds.
 _Trace = tuple[list[tuple[float, float]], float]
 _CAPACITY, _BEHAVIOUR = {"computation", "communication"}, {"active", "inactive", "finish_time"}
-# A gradient takes three times as long as an inference (FedScale's `augmentation_factor`).
+# A gradient takes three times as long as inference (FedScale's `augmentation_factor`).
 _GRADIENT = 3.0
 
 
@@ -65,7 +65,7 @@ def read(request: Request) -> Imported:
             )
             traces = [each for each in parsed(path, content.items(), _trace, rule) if each[0]]
             if idle := len(content) - len(traces):
-                notes.append(f"Skipped clients that are never active: {idle} of {path.name}.")
+                notes.append(f"Skipped clients that are never active: {idle} in {path.name}.")
         else:
             refuse(
                 path,
@@ -104,7 +104,7 @@ def _trace(entry: Any) -> _Trace:
 
 
 def _intervals(request: Request, traces: Sequence[_Trace]) -> tuple[Rows, str]:
-    """Return the table of intervals, and a note that states its period.
+    """Return the table of intervals and a note that states its period.
 
     The longest trace defines the period. Shorter traces repeat, as in FedScale's simulator.
     """
@@ -143,14 +143,14 @@ def _pickle_of(path: pathlib.Path) -> Any:
     """Load a pickle file of lists, tuples, dictionaries, strings, ints and floats.
 
     Unpickling may call any class or function that the file names, so every name is rejected, even
-    the names that a NumPy array requires.
+    the names needed to load a NumPy array.
     """
     content = content_of("FILE", str(path))
     try:
-        # The unpickler allocates a memo as large as the highest object number in the file.
+        # The unpickler allocates a memo as large as the highest memo index in the file.
         for op, number, _ in pickletools.genops(content):
             if "PUT" in op.name and (number or 0) > len(content):
-                raise ValueError("an object number exceeds the file size")
+                raise ValueError("a memo index exceeds the file size")
         return _NumbersOnly(io.BytesIO(content)).load()
     except (*WRONG, pickle.UnpicklingError, EOFError, MemoryError, RecursionError) as error:
         rule = "must be a complete pickle file of numbers, strings and containers"

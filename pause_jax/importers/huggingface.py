@@ -31,10 +31,10 @@ _USUAL = {
 def read(request: Request) -> Imported:
     """Read the samples of each client from a folder written by ``save_to_disk``.
 
-    The split ``train`` becomes the training set, and the split ``test``, if any, the test set.
+    The ``train`` split becomes the training set, and any ``test`` split becomes the test set.
 
     Raises:
-      ConfigError: if the package datasets, the folder, the split ``train`` or a column is missing.
+      ConfigError: if the datasets package, the folder, the ``train`` split or a column is missing.
     """
     datasets = require("datasets", "huggingface", "huggingface")
     path = request.path
@@ -89,7 +89,7 @@ def _array(path: pathlib.Path, part: Any, column: str) -> NDArray[Any]:
         for row in part[column][:]
     ]
     if len({row.shape for row in rows}) != 1 or not np.issubdtype(rows[0].dtype, np.number):
-        refuse(path, f"column {column} must contain numbers, or images of one shape")
+        refuse(path, f"column {column} must contain numbers, or images of the same shape")
     found = np.stack(rows)
     if np.issubdtype(found.dtype, np.floating):
         return found.astype(np.float32)

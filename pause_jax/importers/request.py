@@ -30,8 +30,8 @@ class Request(NamedTuple):
 
     Attributes:
       paths: paths of the downloaded files.
-      clients: maximum number of clients, which are drawn at random; None for all clients.
-      seed: seed of the random draw of clients.
+      clients: maximum number of clients to draw at random; None for all clients.
+      seed: random seed for drawing clients.
       ids: client ids to assign; empty for 0, 1, ... or if the file contains client ids.
       columns: column names of the file, keyed by the library's column names.
     """
@@ -124,10 +124,10 @@ class Imported(NamedTuple):
 
 
 def ids_of(path: str) -> tuple[str, ...]:
-    """Return the client ids of a file ``clients.npz``, or of a folder with one file per client.
+    """Return the client ids in a ``clients.npz`` file, or in a folder with one file per client.
 
     Raises:
-      ConfigError: if the data cannot be read or have no client ids.
+      ConfigError: if the data cannot be read or has no client ids.
     """
     ids = Files(path=path).load().client_ids
     if not ids:
@@ -156,5 +156,5 @@ def parsed(
 
 
 def refuse(path: pathlib.Path, rule: str) -> NoReturn:
-    """Raise ConfigError for a file, with the ``rule`` that it breaks."""
+    """Raise a ConfigError that names the file and the ``rule`` that it breaks."""
     raise ConfigError(f"FILE = {str(path)!r}: {rule}.")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class LocalTraining(NamedTuple):
-    """Settings of local training, shared by all clients."""
+    """Settings for local training, shared by all clients."""
 
     network: Network
     task: Task
@@ -42,7 +42,7 @@ class LocalTraining(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """Random keys of local training, shared by all clients."""
+    """Random keys for local training, shared by all clients."""
 
     order: Key[Array, ""]  # for sample order and dropout; a new key in every round
     inputs: Key[Array, ""]  # for noise in low-quality inputs; the same key in every round
@@ -172,7 +172,7 @@ def client_inputs(
     data = training.dataset
     x, y = data.to_input(data.x_train[rows]), data.y_train[rows]
     if training.noisy_inputs:
-        # Sensor noise, equal in every round, with standard deviation (1 - q) / 4 * input_range.
+        # Sensor noise, the same in every round, with standard deviation (1 - q) / 4 * input_range.
         noise = draws.normal_from(draws.bits_of(input_key, rows, data.sample.size)).reshape(x.shape)
         input_range = 2.0 if data.pixel_max else 1.0
         x += noise * input_range * (1 - quality) / 4

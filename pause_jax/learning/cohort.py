@@ -25,15 +25,15 @@ Train = Callable[[Any, Steps | None], Any]
 
 
 class Execution(NamedTuple):
-    """Execution options for cohort training, which change results only by rounding errors.
+    """Execution options for cohort training, which affect results only through rounding errors.
 
     Attributes:
       client_batch: maximum number of clients trained side by side (1: one after another); by
         default chosen from the memory that one client needs.
-      mesh: device mesh whose axis ``client`` divides a cohort among devices; None for one device.
+      mesh: device mesh whose ``client`` axis divides a cohort among devices; None for one device.
       precision: precision of matrix products in the clients' training, as in
         ``jax.default_matmul_precision``; None for the device's default. All other matrix
-        products use the precision ``highest``.
+        products use ``highest`` precision.
     """
 
     client_batch: int | None = None
@@ -42,7 +42,7 @@ class Execution(NamedTuple):
 
 
 def clients_that_fit(client_bytes: int) -> int:
-    """Return how many clients fit in the memory limit with ``client_bytes`` each, at least 1."""
+    """Return how many clients of ``client_bytes`` each fit within the memory limit, at least 1."""
     available = CPU_BYTES if jax.default_backend() == "cpu" else ACCELERATOR_BYTES
     return max(1, available // client_bytes)
 

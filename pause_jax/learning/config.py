@@ -76,7 +76,7 @@ class Learning(Config):
       work: law of the factors that multiply each client's ``epochs`` or ``local_steps``.
       aggregation: ``fedavg`` averages updates (PAUSE (2)). ``fednova`` divides each update by its
         gradient weight ``|a_i|_1`` and multiplies the mean by the mean weight (Wang et al., 2020).
-        Clients that take more steps then do not dominate. Clipping and noise apply to the divided
+        Clients with more steps therefore do not dominate. Clipping and noise apply to the divided
         updates. Epsilon covers these updates but not the number of steps (assumed public).
       keep_optimizer_state: whether a client keeps its optimiser state until its next round (as in
         the authors' code). If False, every round starts with a new state.
@@ -188,8 +188,8 @@ class Learning(Config):
         size -= int(num_held_out(np.asarray(size), self.holdout, np)) if self.holdout else 0
         if cut := self.cut_steps(size):
             raise ConfigError(
-                f"learning.max_steps = {self.max_steps}: must be >= {cut}, the local steps of an "
-                f"average-sized client ({size} samples) with batches of {self.batch_size}."
+                f"learning.max_steps = {self.max_steps}: must be >= {cut}, the number of local "
+                f"steps of an average-sized client ({size} samples, batches of {self.batch_size})."
             )
 
     def cut_steps(self, size: int) -> int:
@@ -302,8 +302,8 @@ class Learning(Config):
         if tokens and not self.model.takes_tokens:
             raise ConfigError(
                 f"{where}: requires float inputs, but x_train contains whole numbers, which "
-                "are treated as tokens. Use a token model (gru for next tokens, else a FlaxModel), "
-                "x.astype(numpy.float32) for features, or numpy.uint8 for pixels."
+                "are treated as tokens. Use a token model (gru for next tokens, otherwise a "
+                "FlaxModel), x.astype(numpy.float32) for features, or numpy.uint8 for pixels."
             )
         # Tracing a deep model takes tenths of a second, so each combination is checked only once.
         structure = jax.tree.structure((self.model, task))
@@ -335,7 +335,7 @@ class Learning(Config):
                 f"{where}: {why}. Use a model for inputs of this shape, such as mlp{larger}."
             ) from error
         if any(0 in leaf.shape for leaf in jax.tree.leaves(variables)):
-            raise ConfigError(f"{where}: {of} are too small for this model. Use the model mlp.")
+            raise ConfigError(f"{where}: {of} are too small for this model. Use the mlp model.")
         check_outputs(task, data, outputs, where)
         _FITTING[question] = variables
         return variables

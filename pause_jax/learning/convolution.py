@@ -46,8 +46,8 @@ def convolve(form: str, x: Array, kernel: Array, stride: int = 1, padding: int =
 def best_form(x: Array, kernel: Array, stride: int, padding: int) -> str:
     """Return the form that ``auto`` selects for these shapes on the default backend.
 
-    On a GPU, ``products`` is selected only for shapes close to the measured shapes, because XLA in
-    JAX 0.11.2 aborts on the products of a ResNet-18.
+    On a GPU, ``products`` is selected only for shapes similar to those measured, because XLA in
+    JAX 0.11.2 aborts on the matrix products of a ResNet-18.
     """
     height, width, channels, features = kernel.shape
     rows = (x.shape[1] + 2 * padding - height) // stride + 1
@@ -172,7 +172,7 @@ def _direct_backward(
         n + 2 * padding - (m - 1) * stride - k
         for n, k, m in zip(x.shape[1:3], kernel.shape[:2], dy.shape[1:3], strict=True)
     ]
-    # The input gradient is dy, dilated by the stride, convolved with the flipped kernel.
+    # The input gradient is dy (dilated by the stride) convolved with the flipped kernel.
     dx = _one_by_one(
         dy,
         jnp.flip(kernel, (0, 1)).swapaxes(2, 3),
@@ -183,7 +183,7 @@ def _direct_backward(
         ],
         lhs_dilation=(stride, stride),
     )
-    # The kernel gradient is x convolved with dy, with channels as the batch, samples as channels.
+    # The kernel gradient is x convolved with dy, with channels as batch and samples as channels.
     d_kernel = _one_by_one(
         x.transpose(3, 1, 2, 0),
         dy.transpose(1, 2, 0, 3),

@@ -41,7 +41,7 @@ class _Unhashable:
 
 
 class FlaxModel(Model):
-    """Model config for a custom ``flax.linen`` or ``flax.nnx`` module. Use :meth:`of` to create it.
+    """Model config for a custom ``flax.linen`` or ``flax.nnx`` module. Create one with :meth:`of`.
 
     Updates of variables other than parameters, such as running statistics, are sent without
     clipping or noise. ``Result.unnoised`` lists these variables. Dropout is supported. A ``mask``
@@ -181,7 +181,7 @@ def nnx_network(make: Callable[[nnx.Rngs], nnx.Module]) -> Network:
     """Return the pure functions of the ``nnx`` module that ``make`` creates from ``nnx.Rngs``.
 
     The module's ``__call__`` takes the inputs and optionally ``mask``. Every ``nnx.Param`` is
-    trained. All other variables, except random-number state, are in the collection ``others``.
+    trained. All other variables, except random-number state, are in the ``others`` collection.
     """
     from flax import nnx  # imported here, because linen models do not need it
 

@@ -39,7 +39,7 @@ class DataConfig(Config):
 
 
 class Given(DataConfig):
-    """Placeholder config for arrays passed to ``sweep`` in Python, or any data (``of_any_data``).
+    """Placeholder for arrays passed to ``sweep`` in Python, or for any data (``of_any_data``).
 
     Attributes:
       digest: SHA-256 of the arrays (``Dataset.digest``).

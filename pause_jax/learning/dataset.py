@@ -1,4 +1,4 @@
-"""Class of data sets stored on the device, and validation of their arrays."""
+"""``Dataset`` class for data stored on the device, and validation of its arrays."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Dataset(PyTree):
         tokens [N, L].
       y_train, y_test: int32 labels [N], float32 targets [N] or [N, k], or int32 tokens [N, L].
       clients: int32 [N], number of the client that each training sample comes from; None if
-        unknown. Numbers are 0, 1, ... without gaps. The partition ``natural`` requires ``clients``.
+        unknown. Numbers are 0, 1, ... without gaps. The ``natural`` partition requires ``clients``.
       client_ids: client ids, ordered by client number; None without ids (static).
       pixel_max: largest possible pixel value. Models receive (x / pixel_max - 0.5) / 0.5. Features
         and tokens have ``pixel_max = 0`` and are not scaled.

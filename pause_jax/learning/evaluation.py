@@ -119,7 +119,7 @@ def local_loss(
 
 
 def distinct_places(bits: Array, size: Array | int) -> Array:
-    """Draw distinct integers, int32 [count], uniformly from [0, size) by Floyd's algorithm.
+    """Draw distinct integers, int32 [count], uniformly from [0, size) with Floyd's algorithm.
 
     ``bits`` are random words, uint32 [count]. If ``size`` < count, the first entries are -1.
     """

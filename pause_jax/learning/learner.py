@@ -21,10 +21,10 @@ from pause_jax.learning.partition import Partition
 from pause_jax.rng.keys import Streams
 
 Variables = dict[str, Any]
-# Collection trained like ``params``, but whose updates are sent without clipping or noise.
+# Collection that is trained like ``params``, but whose updates are sent without clipping or noise.
 CLEAR = "clear"
 FROZEN = "frozen"  # collection of weights that no client trains
-GROUPS = 8  # number of channel groups in group norm of the library's models
+GROUPS = 8  # number of channel groups in the library's group norm layers
 TRAINED = ("params", CLEAR)  # collections that the client optimiser trains
 # Maps a cohort's flat updates [m, d] to the updates [m, d] that the server receives.
 Release = Callable[[Array], Array]
@@ -85,7 +85,7 @@ class StaleUpdates(NamedTuple):
 
 
 class Deferred(NamedTuple):
-    """Separate functions for training and averaging, for updates that are averaged later.
+    """Separate training and averaging functions for updates that are averaged later.
 
     Updates are a dict of arrays. The ``params`` entry is flat, [n, d], as received by the server.
 
@@ -111,8 +111,8 @@ class Learner(NamedTuple):
     Attributes:
       init: (streams) -> state before round 1. Uses only the keys ``data``, ``model``, ``inputs``.
       train: (key, state, Selection, Release) -> (state, Trained). Every quantity that is computed
-        from client data and enters ``params`` must pass through the release. Empty slots must
-        change nothing. ``train`` is called even for an empty cohort.
+        from client data and enters ``params`` must pass through ``Release``. Empty slots must
+        have no effect. ``train`` is called even for an empty cohort.
       ask: (key, state, clients [d], batch_size) -> float [d], mean loss of the global model on
         ``batch_size`` random samples of each client, or on all samples if ``batch_size`` is None.
       evaluate: (state) -> dict of scalars, with one entry for each name in ``metrics``.

@@ -32,7 +32,7 @@ class Network(NamedTuple):
 
     Attributes:
       init: (key, inputs [B, ...]) -> variables, a dict of collections. Only updates of the
-        collection ``params`` go through the privacy mechanism.
+        ``params`` collection go through the privacy mechanism.
       train: (variables, inputs, mask, key) -> (outputs, new values of all collections other than
         ``params`` and ``clear``). ``mask`` is bool [B], False for padding rows, which must not
         enter batch statistics. ``key`` is the dropout key, or None if ``draws`` is False.
@@ -139,8 +139,8 @@ class Cnn3(Model):
         uses batch norm, as in the authors' runs. Updates of its 896 weights and its running
         statistics are sent without clipping or noise. ``Result.unnoised`` lists these leaves.
       convolution: ``products`` (matrix products), ``xla`` (XLA's convolution), ``direct`` (XLA's
-        convolution, also for its gradients) or ``auto``, which selects one of the three for the
-        device and the shapes. Results are equal up to rounding.
+        convolution, also for its gradients) or ``auto``, which selects one of the three based on
+        the device and the shapes. Results are equal up to rounding.
     """
 
     name: ClassVar[str] = "cnn3"
@@ -218,7 +218,7 @@ class ResNet18(Model):
     state which variant it uses. Images may have any size.
 
     Attributes:
-      width: number of channels in the first stage. Each later stage doubles this number.
+      width: number of channels in the first stage. The number doubles in each later stage.
       norm: as in :class:`Cnn3`. He et al. use ``batch``.
       convolution: as in :class:`Cnn3`.
     """
@@ -234,7 +234,7 @@ class ResNet18(Model):
         if self.norm == "group" and self.width % GROUPS:
             raise ConfigError(
                 f"{path}.width = {self.width}: must be a multiple of {GROUPS}, the number of "
-                f"groups of group norm. Use {max(self.width // GROUPS, 1) * GROUPS}, or another "
+                f"groups in group norm. Use {max(self.width // GROUPS, 1) * GROUPS}, or another "
                 "norm."
             )
 

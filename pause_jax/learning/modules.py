@@ -76,7 +76,7 @@ class _ConvPool(nn.Module):
 class ConvolutionalNetwork(nn.Module):
     """Network of valid 3x3 convolutions, hidden dense layers and an affine output layer.
 
-    Convolutions in ``pooled`` have 2x2 max-pooling. All layers but the last have relu and a norm.
+    Convolutions in ``pooled`` use 2x2 max-pooling. All layers but the last use relu and a norm.
     """
 
     widths: tuple[int, ...]
@@ -138,7 +138,7 @@ class _Block(nn.Module):
 
 
 class ResNetwork(nn.Module):
-    """ResNet-18 with four stages of two basic blocks, each stage twice as wide as the previous."""
+    """ResNet-18 with four stages of two basic blocks, where each later stage doubles the width."""
 
     width: int
     norm: str

@@ -143,6 +143,6 @@ standardised.defvjp(_forward, _backward)
 
 
 def _rows(small: Array, x: Array) -> Array:
-    """Reshape ``small``, [C], [1, C] or [B, C], to broadcast against ``x`` [B, ..., C]."""
+    """Reshape ``small`` ([C], [1, C] or [B, C]) to broadcast against ``x`` [B, ..., C]."""
     small = small if small.ndim == 2 else small[None]
     return small.reshape(small.shape[0], *[1] * (x.ndim - 2), small.shape[-1])

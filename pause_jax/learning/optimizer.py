@@ -162,7 +162,7 @@ class FedAdam(ServerOptimizer):
 
     Attributes:
       rate: learning rate of the server.
-      b1, b2: decay rates of the first and the second moment.
+      b1, b2: decay rates of the first and second moments.
       tau: constant added to the square root of the second moment. Larger values reduce adaptivity.
     """
 
@@ -240,7 +240,7 @@ class StepDecay(RateSchedule):
     BSFL uses StepLR in all simulations (section VI) but does not state the parameters.
 
     Attributes:
-      every: number of rounds between two decays. The first ``every`` rounds use the base rate.
+      every: number of rounds between decays. The first ``every`` rounds use the base rate.
       factor: multiplier of the rate at each decay.
     """
 

@@ -36,9 +36,9 @@ class Partition(NamedTuple):
 
     @property
     def share(self) -> Array:
-        """Quality-weighted share of each client in the data, d_k / sum(d), float [K], BSFL (4)."""
+        """Each client's quality-weighted share of the data, d_k / sum(d), float [K], BSFL (4)."""
         # ``simulate`` and ``sweep`` must round identically. The maximum keeps XLA from fusing the
-        # product with the sum. The reciprocal is needed, as XLA divides by constants differently.
+        # product with the sum. Use the reciprocal, because XLA divides by constants differently.
         weight = jnp.maximum(self.quality * self.size.astype(self.quality.dtype), 0.0)
         return weight * (1 / tree_sum(weight))
 
@@ -331,7 +331,7 @@ def counts_of(shares: Array, total: Array) -> Array:
 
 
 def in_turn(counts: Array, length: int) -> Array:
-    """Repeat each client number k ``counts[k]`` times, padded with the last, int [length]."""
+    """Repeat each client number k ``counts[k]`` times, and pad with the last to int [length]."""
     return jnp.repeat(jnp.arange(counts.shape[0]), counts, total_repeat_length=length)
 
 

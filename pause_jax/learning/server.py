@@ -1,4 +1,4 @@
-"""Server side of federated averaging, from the training of a cohort to the server step."""
+"""Server side of federated averaging, from training a cohort to the server step."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class FederatedAveraging(NamedTuple):
         return evaluate(local.network, local.task, variables, local.dataset, part)
 
     def evaluate_clients(self, state: LearnerState) -> dict[str, Array]:
-        # A client holds out at most one sample more than its exact share.
+        # A client holds out at most one more sample than its exact share.
         most = min(self.num_samples, int(self.holdout * self.num_samples) + self.num_clients)
         return evaluate_clients(self.local, state, most)
 
@@ -174,7 +174,7 @@ def _train_clients(
     fresh = local.optimizer.init(trained_part(variables))
     train_keys = Keys(key, state.inputs)
     factors = None if state.work is None else state.work[clients]
-    # If all clients take the same number of steps, it is not vmapped, so no step is masked.
+    # If all clients take the same number of steps, the count is not vmapped, so no step is masked.
     own = local.work.steps(local.max_samples if local.equal else partition.size[clients], factors)
     beside = own._replace(total=jnp.where(selection.active, own.total, 0))
 
@@ -222,7 +222,7 @@ def averaged(
 
 
 def mean_update(updates: Array, weights: Array) -> Array:
-    """Return the weighted sum of one leaf's updates [m, ...] over the slots with a weight > 0."""
+    """Return the weighted sum of one leaf's updates [m, ...] over the slots with weight > 0."""
     taken = jnp.where(weights.reshape(-1, *[1] * (updates.ndim - 1)) > 0, updates, 0.0)
     return jnp.tensordot(weights, taken, axes=1)
 
@@ -242,7 +242,7 @@ def no_updates(state: LearnerState, size: int, *, normalised: bool = False) -> V
 
 
 def no_stale_updates(learner: Learner, state: LearnerState, num_selected: int) -> StaleUpdates:
-    """Return stale updates and weights that are all 0, for the start of a run."""
+    """Return all-zero stale updates and weights for the start of a run."""
     assert learner.deferred is not None
     weights = jnp.zeros(num_selected, jnp.float32)  # float32 like selection.weights, even under x64
     return StaleUpdates(learner.deferred.none(state, num_selected), weights)
@@ -267,7 +267,7 @@ def with_stale(
 
 
 def damping(beta: Array | float, fresh: Array, in_time: Array, stale: Array, due: Array) -> Array:
-    """Return the factor for the weight of each stale update, float [m], as in the REFL paper.
+    """Return the factor applied to each stale update's weight, float [m], as in the REFL paper.
 
     The factor is ``(1 - beta) / (age + 1) + beta (1 - exp(-L / max L))``. The relative deviation
     ``L = |u - (s + n u) / (n + 1)|^2 / |u|^2`` measures how far the stale update s moves the mean u

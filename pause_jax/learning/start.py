@@ -1,4 +1,4 @@
-"""Initial weights of runs, and files of model weights."""
+"""Initial weights for runs, and model weight files."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def start_weights(start: str, missing: str, model: Variables) -> Arrays:
 
 
 def with_start(network: Network, weights: Mapping[str, Array]) -> Network:
-    """Return the network with initial weights replaced by those of the same path in ``weights``."""
+    """Return the network with initial weights replaced by those at the same path in ``weights``."""
 
     def init(key: Array, x: Array) -> Variables:
         drawn = network.init(key, x)

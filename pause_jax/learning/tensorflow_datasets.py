@@ -16,7 +16,7 @@ from pause_jax.base.struct import ConfigError, Sizes, static
 from pause_jax.learning.data import Arrays, DataConfig, decoded
 from pause_jax.learning.dataset import Dataset
 
-# Rejects prefixes "NAMESPACE:", because tensorflow-datasets would run third-party code for them.
+# Rejects "NAMESPACE:" prefixes, because tensorflow-datasets would run third-party code for them.
 _NAME = re.compile(r"\w+(/\w[\w.-]*)?(:[\d.*]+)?", re.ASCII)
 
 
@@ -44,9 +44,8 @@ class Prepared(DataConfig):
     def check(self, path: str, sizes: Sizes) -> None:
         if not _NAME.fullmatch(self.source.dataset):
             raise ConfigError(
-                f"{path}.dataset = {shown(self.source.dataset)}: must be NAME, NAME/CONFIG or "
-                "NAME/CONFIG:VERSION of tensorflow-datasets, because other sources run third-party "
-                "code."
+                f"{path}.dataset = {shown(self.source.dataset)}: must have the form "
+                "NAME[/CONFIG][:VERSION]. Other names can run third-party code."
             )
 
     @property
@@ -78,14 +77,14 @@ class FashionMnist(Prepared):
     """Fashion-MNIST, with 60,000 training and 10,000 test images of 28 x 28 pixels."""
 
     name: ClassVar[str] = "fashion_mnist"
-    summary: ClassVar[str] = "60,000 clothing images of 28 x 28 pixels, tensorflow-datasets"
+    summary: ClassVar[str] = "60,000 clothing images of 28 x 28 pixels, from tensorflow-datasets"
 
 
 class Cifar10(Prepared):
     """CIFAR-10, with 50,000 training and 10,000 test colour images of 32 x 32 pixels."""
 
     name: ClassVar[str] = "cifar10"
-    summary: ClassVar[str] = "50,000 colour images of 32 x 32 pixels, tensorflow-datasets"
+    summary: ClassVar[str] = "50,000 colour images of 32 x 32 pixels, from tensorflow-datasets"
 
 
 class Tfds(Prepared):
@@ -100,7 +99,7 @@ class Tfds(Prepared):
     """
 
     name: ClassVar[str] = "tfds"
-    summary: ClassVar[str] = "any images or feature vectors by name, tensorflow-datasets"
+    summary: ClassVar[str] = "any images or feature vectors, by name, from tensorflow-datasets"
 
     dataset: str = static(default="mnist")
     inputs: str = static(default="image")

@@ -97,7 +97,8 @@ class Head(TrainedPart):
         if layer is None:
             raise ConfigError(
                 "learning.trained = head: the model must have one affine layer, or one named "
-                f"output. Name it, or use a regular expression for {listed(named_leaves(params))}."
+                "'output'. Name the output layer 'output', or set learning.trained to a regular "
+                f"expression that matches any of {listed(named_leaves(params))}."
             )
         return {f"{layer}kernel", f"{layer}bias"}
 
@@ -131,7 +132,7 @@ class Lora(TrainedPart):
     """
 
     name: ClassVar[str] = "lora"
-    summary: ClassVar[str] = "low-rank changes of dense kernels (LoRA)"
+    summary: ClassVar[str] = "low-rank changes to dense kernels (LoRA)"
 
     rank: int = static(default=4, at_least=1)
     targets: str = static(default=".*")
@@ -148,7 +149,7 @@ class Lora(TrainedPart):
             if self.rank > min(kernels[name]):
                 raise ConfigError(
                     f"learning.trained.rank = {self.rank}: must be <= {min(kernels[name])}, the "
-                    f"smaller side of {name}. Lower rank, or exclude {name} from targets."
+                    f"smaller dimension of {name}. Lower rank, or exclude {name} from targets."
                 )
         return adapted
 

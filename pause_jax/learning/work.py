@@ -1,4 +1,4 @@
-"""Local work of clients: number of steps per round, and laws of factors that multiply it."""
+"""Local work of clients: number of steps per round, and per-client factors that multiply it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class LocalWork(NamedTuple):
 
 
 class WorkLaw(Config):
-    """Base class for laws of the factors that multiply the clients' epochs or local steps."""
+    """Base class for per-client factors that multiply the number of epochs or local steps."""
 
     # Whether all factors are 1. If True, no factors are drawn.
     equal: ClassVar[bool] = False

@@ -41,7 +41,7 @@ POLICIES: tuple[type[PolicyConfig], ...] = (
     All, Genie,
 )  # fmt: skip
 
-# Policies by their names in command lines, config files and presets.
+# Policies by the names used on the command line, in config files and in presets.
 NAMED: dict[str, PolicyConfig] = {
     **{policy.name: policy() for policy in POLICIES},
     "pause_exhaustive": Pause(search=Exhaustive()),

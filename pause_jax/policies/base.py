@@ -144,7 +144,7 @@ class PolicyConfig(Config):
     """Base class for policy configs.
 
     Attributes:
-      reads: names of the inputs of the policy that depend on clients' data or training. They are
+      reads: names of the policy's inputs that depend on clients' data or training. They are
         fields of :class:`Observation` (``loss``, ``square_loss``, ``update``, ``server_loss``), or
         ``answer.loss`` for a query. The fields are None unless listed here or in a nested config.
       observes: short description of the observed quantities.
@@ -282,7 +282,7 @@ def _of_form(name: str, form: Any, state: Any) -> Any:
             raise ConfigError(
                 f"{name}.update returned state{jax.tree_util.keystr(path)} as {after.dtype} of "
                 f"shape {after.shape}, but init returns {before.dtype} of shape {before.shape}. "
-                "Keep dtype and shape."
+                "Keep the dtype and shape."
             )
     return state
 

@@ -81,7 +81,7 @@ class RoundRobin(PolicyConfig):
     papers' networks, the clients of a cohort have similar speeds, which shortens rounds.
 
     Attributes:
-      order: ``number`` for the order of client numbers, or ``shuffled`` for a random permutation
+      order: ``number`` for ascending client numbers, or ``shuffled`` for a random permutation
         that is the same in every run.
     """
 

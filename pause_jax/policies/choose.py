@@ -43,10 +43,10 @@ def draw_clients(
 ) -> Int[Array, " count"]:
     """Draw ``count`` clients without replacement, with probabilities proportional to ``weight``.
 
-    Clients are returned in the order in which they are drawn. Clients of weight 0 are drawn last,
+    Clients are returned in the order in which they are drawn. Clients with weight 0 are drawn last,
     and clients outside ``among`` fill any remaining places.
     """
-    # Gumbel top-k trick: the order of log w plus Gumbel noise is a sample without replacement.
+    # Gumbel top-k trick: sorting by log w plus Gumbel noise yields a sample without replacement.
     score_key, tie_key = jax.random.split(key)
     score = jnp.log(weight) + jax.random.gumbel(score_key, weight.shape)
     return top_clients(score, among, count, tie_key)
@@ -98,7 +98,7 @@ def _settled(probability: Array, chance: Array) -> Array:
     both = left + right
     over = both > 1
     # One client of each pair ends at 1 if the pair's sum exceeds 1, and at 0 otherwise. The other
-    # client keeps the remaining sum. If the sum is almost 1, both branches draw the same client.
+    # client keeps the remainder. If the sum is almost 1, both branches draw the same client.
     left_goes_on = jnp.where(
         over, (1 - chance[:half]) * (2 - both) < 1 - left, chance[:half] * both < left
     )

@@ -31,7 +31,7 @@ class ClusteredSimilarity(PolicyConfig):
 
     In each round, Ward's method (SciPy, on the host) clusters clients by the angles between the
     last updates that the server received from them, clipped and noised. The m distributions follow
-    from these clusters. Before a client's first update arrives, a zero vector replaces it. Without
+    from these clusters. Until a client's first update arrives, a zero vector replaces it. Without
     learning, the policy falls back to ``clustered_size``.
     """
 
@@ -241,7 +241,7 @@ def ward_tree(distance: NDArray[np.floating]) -> NDArray[np.float64]:
     return linkage(squareform(distance, checks=False), method="ward")
 
 
-# JAX copies larger callback arguments on a second thread of the pool that runs programs. If all
+# JAX copies large callback arguments on a second thread of the pool that runs programs. If all
 # threads of this pool wait in callbacks, the copy never starts (a deadlock, jax-ml/jax#24255).
 PIECE_BYTES = 64 * 1024
 

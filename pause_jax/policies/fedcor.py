@@ -141,7 +141,7 @@ class FedCor(PolicyConfig):
         return Policy(lambda: start, select, update, query)
 
     def _explores(self, round: Array) -> Array:
-        """Return whether the cohort of round t is random; False for round 0."""
+        """Return whether a round's cohort is random; False for round 0."""
         later = (round > self.warmup) & (round % self.interval == 0)
         return ((round >= 1) & (round <= self.warmup)) | later
 

@@ -29,7 +29,7 @@ class FedCs(PolicyConfig):
     """Greedy admission of the candidates that lengthen the round least, up to a deadline.
 
     Random candidates report their resources, which determine their expected latencies. The upload
-    takes a share ``upload_share`` of the expected latency, and local training the remaining time.
+    takes a share ``upload_share`` of the expected latency, and local training the rest.
     Uploads run one after another while other clients still compute. At most m clients are accepted,
     and the other slots stay empty.
 

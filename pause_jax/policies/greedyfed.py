@@ -109,7 +109,7 @@ def coalition_value(
 ) -> Callable[[Array], Array]:
     """Return the function that maps a coalition, bool [m], to its negative validation loss.
 
-    ``loss`` maps aggregation weights [m] to the validation loss. Weights are scaled to a sum of
+    ``loss`` maps aggregation weights [m] to the validation loss. Weights are scaled to sum to
     one, with weight 0 for clients whose update was not received.
     """
 

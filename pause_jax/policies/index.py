@@ -170,7 +170,7 @@ class Discounted(NamedTuple):
 class DiscountedUcb(IndexRule):
     """Discounted form of the index of PAUSE (13), for clients with changing speeds.
 
-    After s further rounds, an observation has the weight discount^s in T_k and in the mean. The
+    After s further rounds, an observation has weight discount^s in T_k and in the mean. The
     weights of past rounds decay likewise, and t is one plus their sum. Source: Garivier and
     Moulines 2011, "On upper-confidence bound policies for switching bandit problems".
 

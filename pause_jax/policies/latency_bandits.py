@@ -74,7 +74,7 @@ class CsUcbQ(PolicyConfig):
     Attributes:
       queue_weight: beta in (0, 1], weight of the queue.
       fairness: phi in (0, 1], required participation rate as a fraction of m p_k.
-      max_latency: tau_max, latency in seconds from which the reward is 0.
+      max_latency: tau_max, latency in seconds at and above which the reward is 0.
     """
 
     name: ClassVar[str] = "cs_ucb_q"

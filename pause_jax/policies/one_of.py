@@ -1,4 +1,4 @@
-"""Combination of policies in one program, which avoids recompiling its other parts for each."""
+"""Combination of policies in one program, so that the rest of it is compiled only once."""
 
 from __future__ import annotations
 

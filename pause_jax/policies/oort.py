@@ -53,7 +53,7 @@ class Oort(PolicyConfig):
         that reach this minimum are drawn with probabilities proportional to their scores.
       pacer_step: W, number of rounds between adjustments by the pacer.
       pacer_delta: change of the percentile per adjustment.
-      window: n new clients are drawn by score from the ``window`` * n new clients that score best.
+      window: n new clients are drawn by score from the ``window`` * n best-scoring new clients.
     """
 
     name: ClassVar[str] = "oort"
@@ -189,9 +189,9 @@ class Pisces(PolicyConfig):
 
     The lag is the mean staleness of a client's last n updates. In synchronous rounds, the lag is 0,
     and the score is the statistical utility of Oort. The number of explored clients is random
-    (binomial). Explored clients are drawn from those whose updates have not been received yet.
+    (binomial). Explored clients are drawn from those without a received update.
 
-    The rule follows the branch ``statistical_only`` of the authors' code, which produced most of
+    The rule follows the ``statistical_only`` branch of the authors' code, which produced most of
     their figures. The optional removal of outliers is not included. ``Asynchronous(pace=b)`` paces
     the server as in Pisces.
 
@@ -200,7 +200,7 @@ class Pisces(PolicyConfig):
       exploration: probability that a slot is used for exploration in the first decision.
       exploration_decay: factor on the exploration probability per decision.
       exploration_min: lower bound on the exploration probability.
-      memory: n, number of last updates whose mean staleness is the lag.
+      memory: n, number of latest updates over which the staleness is averaged.
     """
 
     name: ClassVar[str] = "pisces"
@@ -260,6 +260,6 @@ class Pisces(PolicyConfig):
 
 
 def explored_share(policy: Oort | Pisces, round: Array) -> Array:
-    """Return a round's share of new clients to explore, which decays to ``exploration_min``."""
+    """Return the exploration share or probability in a round, at least ``exploration_min``."""
     decay = policy.exploration_decay ** (round - 1).astype(jnp.float32)
     return jnp.maximum(policy.exploration * decay, policy.exploration_min)

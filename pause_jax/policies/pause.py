@@ -70,9 +70,7 @@ class Pause(PolicyConfig):
     """
 
     name: ClassVar[str] = "pause"
-    summary: ClassVar[str] = (
-        "index of speed (UCB by default), plus generalization and privacy rewards"
-    )
+    summary: ClassVar[str] = "speed index (UCB by default), plus generalization and privacy rewards"
     observes: ClassVar[str] = "latency"
     assumes: ClassVar[str] = "data sizes, tau_min"
     reference: ClassVar[str] = "Peleg et al. 2025"
@@ -129,9 +127,9 @@ class Genie(PolicyConfig):
 class Mixture(PolicyConfig):
     """Frank-Wolfe steps towards the mixture of cohorts with the largest long-run reward.
 
-    PAUSE maximises the reward of the coming round. PAUSE ignores that each participation lowers the
-    generalization reward of later rounds. To include this effect, this policy maximises PAUSE (14)
-    with the derivative of the long-run generalization reward instead of g.
+    PAUSE maximises the reward of the coming round. It ignores the fact that each participation
+    lowers the generalization reward of later rounds. To account for this, ``Mixture`` maximises
+    PAUSE (14) with the derivative of the long-run generalization reward instead of g.
 
     Attributes:
       index: index rule that estimates speeds optimistically.

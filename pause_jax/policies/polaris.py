@@ -31,7 +31,7 @@ class PolarisState(NamedTuple):
 
 
 class Polaris(PolicyConfig):
-    """Sampling without replacement; probabilities q_k minimise the sum of a_k / q_k + b_k q_k.
+    """Sampling without replacement with probabilities q_k that minimise sum(a_k / q_k + b_k q_k).
 
     a_k = beta p_k^2 G_k^2 measures the effect of large updates, and b_k = gamma p_k^2 s_k^2 G_k
     that of stale updates. The solution is q_k = sqrt(a_k / (b_k + tau)). Bisection finds the tau

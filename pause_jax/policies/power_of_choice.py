@@ -97,7 +97,7 @@ class PowerOfChoice(PolicyConfig):
             candidates = state.candidates
             if self.loss == "stale":
                 candidates = mask_of(*ask(draw_key, state, round, available), num_clients)
-            # The loss of a diverged model is NaN. It counts as the largest loss.
+            # The loss of a diverged model is NaN, which counts as the largest loss.
             loss = jnp.where(jnp.isnan(state.loss), jnp.inf, state.loss)
             clients = top_clients(loss, candidates, m, tie_key)
             return equal_weights(clients, candidates[clients]), no_info()

@@ -136,7 +136,7 @@ class BudgetGroups(PolicyConfig):
     available clients, a share w_g of all available clients' data, and mean noise nu_g. Each of its
     clients is drawn with probability r_g. The r_g minimise the noise of the average, sum w_g^2 nu_g
     / (r_g n_g), with sum r_g n_g = m. In the solution, r_g n_g is proportional to w_g sqrt(nu_g)
-    unless r_g is 1. A client's weight is w_g / (r_g n_g). Weights are scaled to a sum of one.
+    unless r_g is 1. A client's weight is w_g / (r_g n_g). Weights are scaled to sum to one.
 
     Attributes:
       num_groups: maximum number of groups. Clients with equal budgets are in the same group.
@@ -246,7 +246,7 @@ def drawn_by(
 ) -> Selection:
     """Draw m clients in ``among`` with inclusion probabilities pi = min(1, c ``weight``).
 
-    ``weight`` must be positive. Aggregation weights are share / pi, scaled to a sum of one.
+    ``weight`` must be positive. Aggregation weights are share / pi, scaled to sum to one.
     """
     count = jnp.minimum(num_selected, jnp.sum(among, dtype=weight.dtype))
     probability = inclusion_probabilities(weight, among, count)

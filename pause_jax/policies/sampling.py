@@ -38,7 +38,7 @@ class MdSampling(PolicyConfig):
 class ClusteredSize(PolicyConfig):
     """Clustered sampling based on sample size, with one draw from each of m distributions.
 
-    Like MD sampling, clustered sampling is unbiased. Its weights never have a larger variance.
+    Like MD sampling, it is unbiased, and the variance of its weights is never larger.
     """
 
     name: ClassVar[str] = "clustered_size"
@@ -121,8 +121,8 @@ def size_distributions(data_size: Array, num_selected: int) -> Array:
 def draw_from_rows(key: Array, rows: Array, available: Array, context: Context) -> Selection:
     """Draw one available client from each row of probabilities, [m, K].
 
-    All draws have the same weight. A client drawn twice trains once with twice the weight, and the
-    repeat leaves a slot empty. Weights sum to one, or to zero if no client is available.
+    All draws have the same weight. A client drawn twice trains once with twice the weight, leaving
+    one slot empty. Weights sum to one, or to zero if no client is available.
     """
     rows = jnp.where(available[None, :], rows, 0.0)
     draws = jax.random.categorical(key, jnp.log(rows), axis=1)

@@ -21,7 +21,7 @@ class TurnsState(NamedTuple):
     """State of speed turns."""
 
     index: Any  # state of the index rule
-    due: Bool[Array, " K"]  # clients without a turn in the current cycle so far
+    due: Bool[Array, " K"]  # clients that have not had a turn in this cycle
 
 
 class SpeedTurns(PolicyConfig):

@@ -6,7 +6,8 @@ Jagielski, Ullman, Oprea (2020): for an (epsilon, delta)-LDP mechanism M and any
 
 so estimates of the two probabilities bound epsilon from below. The event E is "a score of the
 release is at least a threshold", or its complement. We fit the scores, choose the attack (inputs,
-score and event) and count the event, each on a separate set of releases, so the count is unbiased.
+score and event) and count how often the event occurs. Each of these three steps uses a separate set
+of releases, so the count is unbiased.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def two_point(
     All inputs must have the same shape, and all releases must have the same shape. Of the
     ``samples`` releases, at most a tenth are used to fit the scores, four tenths to choose the
     attack, and half to measure it. Returns the lower bound, the bound that a perfect attack would
-    reach with equally many releases, and the name of the attack.
+    reach with the same number of releases, and the name of the attack.
     """
     entries = next(iter(pairs.values()))[0].size
     # Estimating a mean and a covariance takes at least a few releases, even for large updates.
@@ -184,7 +185,7 @@ def _fit(direction: np.ndarray, seen0: np.ndarray, seen1: np.ndarray) -> dict[st
     def along(y: np.ndarray) -> np.ndarray:
         return y[:, touched] * direction[touched]
 
-    # Mean entry of each input after the mechanism's clip, estimated from releases.
+    # Mean entry of each input after clipping, estimated from releases.
     low, high = sorted(float(along(mean[None]).mean()) for mean in (mean0, mean1))
 
     def projection(y: np.ndarray) -> np.ndarray:

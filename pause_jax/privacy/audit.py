@@ -18,12 +18,12 @@ from pause_jax.base.struct import ConfigError
 from pause_jax.privacy.attack import two_point
 from pause_jax.privacy.mechanisms import UNITS, Mechanism
 
-LARGE = 1e6  # magnitude of worst-case entries, far beyond any sensible clip
+LARGE = 1e6  # magnitude of worst-case entries, far above any sensible clipping bound
 MIN_SAMPLES = 1000
 
 
 class Audit(NamedTuple):
-    """Result of an audit of the claimed epsilon and delta of a single release."""
+    """Result of auditing the epsilon and delta claimed for a single release."""
 
     mechanism: str
     unit: str  # unit that the mechanism's epsilon protects
@@ -98,9 +98,9 @@ def _neighbours(claim: str, dimension: int) -> dict[str, tuple[np.ndarray, np.nd
     full = np.full(dimension, LARGE, np.float32)
     pairs = {"+-e_1": (axis, -axis), "0 or e_1": (np.zeros_like(axis), axis)}
     if claim == "update":
-        # Only this pair reveals a clip that is too weak for dense updates.
+        # Only this pair reveals clipping that is too weak for dense updates.
         return pairs | {"+-(1, .., 1)": (full, -full)}
-    # A norm clip also changes the other coordinates, but the claim is about a single coordinate.
+    # Norm clipping also changes the other coordinates, but the claim is about a single coordinate.
     return pairs | {
         "+-e_1, other coordinates large": (full, full - 2 * axis),
         "0 or huge e_1, other coordinates large": (full - axis, full + 1e4 * axis),

@@ -221,7 +221,7 @@ class Table(Schedule):
     """
 
     name: ClassVar[str] = "table"
-    summary: ClassVar[str] = "listed shares of eps_bar, then the budget is spent"
+    summary: ClassVar[str] = "listed shares of eps_bar, then no more releases"
 
     shares: tuple[float, ...] = static(default=(0.5, 0.25, 0.125), at_least=0, at_most=1)
 

@@ -1,7 +1,7 @@
 """Distributions of client-specific budgets, as multipliers of ``total_epsilon``.
 
 The budget of client k is eps_bar_k = ``total_epsilon`` times the client's factor. A run draws the
-factors once, from its random stream ``world``. Runs with the same key therefore share the budgets.
+factors once, from its random stream ``world``, so runs with the same key have the same budgets.
 """
 
 from __future__ import annotations

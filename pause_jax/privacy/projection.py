@@ -34,10 +34,10 @@ def padded_size(dimension: int) -> int:
 class Projected(Mechanism):
     """Mechanism that projects the update onto k random dimensions and privatizes the projection.
 
-    The projection is a subsampled randomised Hadamard transform. It pads the update to the next
-    power of two n, flips signs at random, applies the Walsh-Hadamard transform, and keeps one
-    coordinate of each of k blocks, scaled by the square root of the block's length. The transposed
-    transform maps the release back, without an explicit matrix.
+    The projection is a subsampled randomised Hadamard transform. It pads the update to length n,
+    the next power of two, flips signs at random, applies the Walsh-Hadamard transform, and keeps
+    one coordinate of each of k blocks, scaled by the square root of the block's length. The
+    transposed transform maps the release back, without an explicit matrix.
 
     Formal guarantees:
       The guarantees of ``inner`` hold for the whole update, because the projection does not depend

@@ -1,7 +1,7 @@
 """Mechanisms that randomise the direction of updates with bounded L2 norm.
 
-For epsilon 8 and 50,890 parameters, the error of PrivUnitG is 1/10 of the error of the Gaussian
-mechanism, and 1/30,000 of the error of Laplace noise whose L1 clip preserves L2 unit vectors.
+For epsilon 8 and 50,890 parameters, the error of PrivUnitG is 1/10 that of the Gaussian mechanism,
+and 1/30,000 that of Laplace noise with an L1 bound large enough to preserve L2 unit vectors.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class PrivUnitG(WholeUpdate):
 
     Formal guarantees:
       Unit: the whole update of one release; pure eps_i-LDP, replace-one. The guarantee holds for
-      any two unit vectors and involves no sensitivity. Asi, Feldman and Talwar 2022 (arXiv
-      2205.02466).
+      any two unit vectors and does not rely on a sensitivity bound. Asi, Feldman and Talwar 2022
+      (arXiv 2205.02466).
 
     The clipped update is extended by one coordinate to norm C, and then divided by C to become a
     unit vector. The release is an unbiased estimate of the clipped update.
@@ -121,9 +121,10 @@ class DuchiL2(WholeUpdate):
 
     Formal guarantees:
       Unit: the whole update of one release; pure eps_i-LDP, replace-one. The guarantee holds for
-      any two points of the ball of radius C and involves no sensitivity. The release is unbiased
-      for the clipped update. The mean squared error is order-optimal for eps_i <= 1 but always
-      above about 1.57 d C^2. Duchi, Jordan and Wainwright 2018 (arXiv 1604.02390), section 4.2.3.
+      any two points of the ball of radius C and does not rely on a sensitivity bound. The release
+      is unbiased for the clipped update. The mean squared error is order-optimal for eps_i <= 1
+      but always above about 1.57 d C^2. Duchi, Jordan and Wainwright 2018 (arXiv 1604.02390),
+      section 4.2.3.
     """
 
     name: ClassVar[str] = "duchi_l2"

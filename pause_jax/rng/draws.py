@@ -50,7 +50,7 @@ def bits(key: Array, shape: tuple[int, ...]) -> Array:
 def below(word: Array, bound: Array | int) -> Array:
     """Convert random words to integers in [0, bound), an int32 array of the same shape.
 
-    The modulo makes small integers more likely, by a relative difference of about bound / 2^32.
+    The modulo makes small integers more likely, by a factor of about 1 + bound / 2^32.
     """
     return (word % jnp.asarray(bound).astype(jnp.uint32)).astype(jnp.int32)
 
@@ -63,7 +63,7 @@ def laplace(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Arr
 def laplace_from(words: Array) -> Array:
     """Convert random words to Laplace noise of scale 1, a float32 array of the same shape.
 
-    One bit sets the sign. 31 bits set the magnitude, at most 22 (16 in ``jax.random.laplace``).
+    One bit sets the sign, and 31 the magnitude, which is at most 22 (16 in ``jax.random.laplace``).
     """
     magnitude = -jnp.log((_signed(words >> 1) + 0.5) * 2.0**-31)
     return jnp.where(words & 1, magnitude, -magnitude)

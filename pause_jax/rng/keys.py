@@ -1,9 +1,9 @@
 """Random keys of a run, derived from named streams.
 
 A run splits its key into independent streams. ``world``, ``data``, ``model`` and ``inputs`` do not
-depend on the policy, so runs with the same key have the same latencies, data and initial model. In
-a stream, we fold the round number (from 1) into the key. For a client's key, we also fold in the
-client's number. A client's draws therefore do not depend on the other clients in the cohort.
+depend on the policy, so runs with the same key have the same latencies, data and initial model.
+Within a stream, we fold the round number (starting at 1) into the key. For a client's key, we also
+fold in the client's number. A client's draws therefore do not depend on the rest of the cohort.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def of_round(run: Streams, round: Array | int) -> RoundKeys:
 
 
 def first_availability(world: Array) -> Array:
-    """Derive the key for the initial state of the availability trace (its key of round 0)."""
+    """Derive the key for the initial state of the availability trace (its key for round 0)."""
     return jax.random.fold_in(jax.random.fold_in(world, 0), 0)
 
 

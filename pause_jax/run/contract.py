@@ -1,4 +1,4 @@
-"""Warnings about broken contracts of custom parts, and about models that became non-finite.
+"""Warnings about custom parts that break their contract, and models that become non-finite.
 
 Compiled code cannot raise exceptions, so a run records which rules were broken. Runs with a
 built-in policy and latency model skip these checks, because the library's tests cover them.

@@ -62,7 +62,7 @@ class Watch:
 
 
 def drive(runs: Runs, watch: Watch) -> tuple[Result, Record]:
-    """Play runs to the end, starting from the state that ``watch.resumed`` returns.
+    """Advance runs to the end, starting from the state that ``watch.resumed`` returns.
 
     Returns:
       (result, record). The result lacks the per-round quantities, which the record contains as
@@ -141,7 +141,7 @@ def single_run(
     quantities: Quantities,
     execution: Execution | None = None,
 ) -> Result:
-    """Play a prepared run with compiled steps, or within the user's trace if JAX is tracing."""
+    """Execute a prepared run with compiled steps, or within the user's trace if JAX is tracing."""
     if is_traced(config, data, key):
         return _traced_once(config, data, key, quantities, execution)
     spec = program_spec(config, data, quantities)
@@ -169,7 +169,7 @@ def traced_run(
     quantities: Quantities,
     execution: Execution | None = None,
 ) -> Result:
-    """Play all rounds of a run in a single traceable call."""
+    """Simulate all rounds of a run in a single traceable call."""
     steps = plain_steps(quantities, execution, any_length=False)
     rounds = jnp.arange(1, config.num_rounds + 1, dtype=jnp.int32)
     segment = Segment(rounds, np.int32(config.num_rounds), length_of(config))

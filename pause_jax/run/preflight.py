@@ -200,7 +200,7 @@ def _other_clients(
 
 
 def check_size(config: SimConfig, data: Any, quantities: Quantities, num_runs: int = 1) -> None:
-    """Raise ConfigError if the records or, on a CPU, two copies of the state exceed the memory."""
+    """Raise ConfigError if memory cannot hold the records or, on a CPU, two copies of the state."""
     sizes = f"num_clients = {config.num_clients}"
     if jax.default_backend() == "cpu":
         before_and_after = 2 * tree_bytes(state_shapes(config, data))
@@ -240,8 +240,8 @@ def warn_if_cut(config: SimConfig, sizes: Array) -> None:
     largest = int(np.max(sizes))
     if steps := config.learning.cut_steps(largest):
         warnings.warn(
-            f"learning.max_steps = {config.learning.max_steps}: cuts the work of the largest "
-            f"client, whose {largest} samples take {steps} local steps. Set learning.max_steps = "
-            f"{steps} to keep all steps.",
+            f"learning.max_steps = {config.learning.max_steps}: cuts short the training of the "
+            f"largest client, whose {largest} samples take {steps} local steps. Set "
+            f"learning.max_steps = {steps} to keep all steps.",
             stacklevel=3,
         )

@@ -43,7 +43,7 @@ class Segment(NamedTuple):
     """Consecutive rounds played by one call to ``advance``.
 
     Attributes:
-      rounds: int32 [R], consecutive round numbers; R is the most per call (``ProgramSpec.room``).
+      rounds: int32 [R], consecutive round numbers; R is the limit per call (``ProgramSpec.room``).
       to_play: int32 scalar, number of rounds to play, starting with the first.
     """
 
@@ -120,8 +120,8 @@ class ProgramSpec(NamedTuple):
 
     Attributes:
       room: maximum number of rounds per call.
-      any_length: whether the program serves runs of any length. Custom parts may read the length,
-        so a program with custom parts serves only the length of its config.
+      any_length: whether the program supports runs of any length. Custom parts may read the length,
+        so a program with custom parts supports only the length in its config.
       options: name of the set of compiler options, ``small`` or ``large``.
     """
 

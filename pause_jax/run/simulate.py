@@ -67,9 +67,9 @@ def simulate(
 
     Warns:
       BrokenContract: if a custom part broke its contract and ``record`` includes
-        ``first_broken_round`` and ``broken_rules``. Issued once per call, but not within a trace.
+        ``first_broken_round`` and ``broken_rules``. Issued once per call, but not while tracing.
       NotFinite: if the model became non-finite and ``record`` includes ``first_nonfinite_round``.
-        Like ``BrokenContract``, issued once per call, but not within a trace.
+        Like ``BrokenContract``, issued once per call, but not while tracing.
 
     Examples:
       >>> import jax

@@ -52,7 +52,7 @@ def run_chunks(
         number = len(chunking.runs(chunk.first))
         rows = rows_of(jax.tree.map(lambda x: x[:number], result))
         if store is not None:
-            store.save(chunk, rows)  # saved now, because a stop may prevent the yield
+            store.save(chunk, rows)  # save now, because the sweep may stop before the yield
         return chunk, rows
 
     with ThreadPoolExecutor(min(chunking.threads, len(chunks))) as threads:

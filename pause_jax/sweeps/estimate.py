@@ -48,7 +48,7 @@ def estimate(plan: SweepPlan, *, times: int = 1, values: int = 1) -> str:
         f"configs: {times * len(plan.configs)}, seeds: {len(plan.keys)}, rounds: "
         f"{' or '.join(map(str, lengths))}, chunks: {times * len(plan.chunks)}\n"
         f"programs to compile: {number}, about {compiling:.2g} s each\n"
-        f"memory in use, without data: about {memory / 2**30:.2g} GiB\n"
+        f"memory in use, excluding data: about {memory / 2**30:.2g} GiB\n"
         f"time: about {number * compiling + running:.2g} s, extrapolated from {rounds} rounds of "
         f"{first.label!r}"
     )

@@ -60,9 +60,9 @@ def sweep(
 ) -> xr.Dataset:
     """Run every config with every key.
 
-    Configs share one compilation if they differ only in traced numbers or, without custom parts,
-    usually in the number of rounds. Built-in policies also share a compilation, unless they
-    differ in cohort size or ``releases``, or set ``alone``. Runs use all devices and CPU cores.
+    Configs share one compilation if they differ only in traced numbers. Without custom parts, the
+    number of rounds can usually differ as well. Built-in policies also share a compilation, unless
+    they differ in cohort size or ``releases``, or set ``alone``. Runs use all devices and cores.
 
     Each row of the result equals ``simulate(config, key)`` up to rounding. If two cohorts are
     equally good up to rounding, ``sweep`` and ``simulate`` may choose differently and then diverge.
@@ -73,28 +73,30 @@ def sweep(
       data: data set that replaces the data set of every config.
       record: quantities to record, as in :func:`simulate`.
       memory_limit: maximum estimated memory of runs per device, in GiB; ignored with ``max_batch``.
-      max_batch: maximum number of concurrent runs (default: what fits in ``memory_limit``). It is
-        rounded up to a multiple of the number of devices or, on one CPU device, of threads.
+      max_batch: maximum number of concurrent runs (default: what fits in ``memory_limit``),
+        rounded up to a multiple of the number of devices (of threads on a single CPU device).
       devices: devices to run on (default: all devices).
       client_batch: maximum number of clients per run trained in parallel, as in :func:`simulate`.
       store: folder for finished runs and, without an executor, for checkpoints of unfinished runs
-        (one per chunk and minute, and at a stop). A call with the same arguments resumes from this
-        folder, even if the process was killed, and returns the same bits as an uninterrupted sweep.
+        (at most one per chunk and minute, and one when the sweep is stopped). A call with the same
+        arguments resumes from this folder, even if the process was killed, and returns the same
+        bits as an uninterrupted sweep.
       executor: executor whose workers run the chunks, for example Dask's ``client.get_executor()``,
-        a submitit executor or a process pool. Workers with equal processors compute the same bits.
+        a submitit executor or a process pool. Identical processors compute the same bits.
       progress: whether to show a progress bar if standard error is a terminal.
 
     Returns:
       A dataset with dimensions ``config``, ``seed``, ``round``, ``eval_round``, ``client`` and
       ``slot``. Its coordinates contain the fields in which the configs differ and the key data of
-      each seed. If the data or a file has client ids, ``client_id`` contains them. If configs have
-      different sizes, missing entries are NaN, -1 or False. Save the dataset with
+      each seed. If the data or an input file has client ids, ``client_id`` contains them. If
+      configs have different sizes, missing entries are NaN, -1 or False. Save the dataset with
       ``.to_netcdf(path)`` or ``.to_zarr(path)``.
 
     Raises:
       ConfigError: if an argument is invalid, or the store contains a sweep with different configs,
         data, keys, code, versions or devices. Raised before any run starts.
-      SweepInterrupted: if the sweep is interrupted or fails with RuntimeError; has finished runs.
+      SweepInterrupted: if the sweep is interrupted or fails with RuntimeError. Its attribute
+        ``finished`` contains the finished runs.
 
     Warns:
       BrokenContract: if custom parts broke their contract and ``record`` includes
@@ -220,7 +222,7 @@ def _run_by_workers(
 
 
 def _progress_bar(show: bool) -> Progress:
-    """Return a progress bar, which is shown only if ``show`` is True and stderr is a terminal."""
+    """Return a progress bar that is shown only if ``show`` is True and stderr is a terminal."""
     console = Console(stderr=True)
     return Progress(
         *Progress.get_default_columns(),

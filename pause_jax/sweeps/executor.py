@@ -2,7 +2,7 @@
 
 A task consists of the pickled arguments of the sweep and the chunk to run. Each worker prepares
 the sweep once. A worker rejects tasks if its code, versions or devices differ from those of the
-first worker. A chunk therefore has bit-identical results on workers with equal processors.
+first worker. Workers with identical processors therefore compute bit-identical results.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ ATTEMPTS = 3
 
 
 class Executor(Protocol):
-    """Protocol of ``concurrent.futures.Executor`` and other classes with the same ``submit``."""
+    """Protocol for ``concurrent.futures.Executor`` and other classes with the same ``submit``."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Any:
         """Submit a call, and return a future with ``done()``, ``result()`` and ``cancel()``."""
 
 
 class Workers:
-    """Workers of an executor, which run the chunks of one sweep."""
+    """Executor workers that run the chunks of one sweep."""
 
     def __init__(self, executor: Executor, configs: Any, keys: Array, arguments: Mapping[str, Any]):
         self._executor = executor
@@ -105,12 +105,12 @@ def run_task(
 
 
 def _failure(error: Exception) -> str:
-    """Describe an error as text, because other processes may lack the class of the error."""
+    """Describe an error as text, because other processes may lack its class."""
     return f"the worker on {platform.node()} failed: {type(error).__name__}: {error}"
 
 
 def _difference(expected: Mapping[str, Any], made_by: Mapping[str, Any]) -> str:
-    """Return a message if this worker differs from the expected environment, or an empty string."""
+    """Return a message if this worker differs from the expected environment, otherwise ""."""
     words = provenance.different(expected, made_by)
     if not words:
         return ""
@@ -142,7 +142,7 @@ _PREPARING = threading.Lock()
 
 
 def _plan(arguments: bytes) -> SweepPlan:
-    """Return the plan of a sweep, which is prepared once per process."""
+    """Return the plan of a sweep, prepared only once per process."""
     with _PREPARING:  # a worker may run tasks in several threads
         return _prepared(arguments)
 
@@ -156,7 +156,7 @@ def _prepared(arguments: bytes) -> SweepPlan:
 def _results(
     executor: Executor, function: Callable[..., Any], tasks: Mapping[Any, tuple[Any, ...]]
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield (name, result) of each task when it finishes.
+    """Yield (name, result) for each task when it finishes.
 
     If a worker dies, its tasks run again after the others, up to ``ATTEMPTS`` times in total.
     """

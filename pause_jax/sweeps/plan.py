@@ -222,7 +222,7 @@ def _named(
     if isinstance(configs, SimConfig):
         configs = [configs]
     if not isinstance(configs, Mapping | Iterable):
-        raise ConfigError(f"configs = {shown(configs)}: must be one or several SimConfigs.")
+        raise ConfigError(f"configs = {shown(configs)}: must be one or more SimConfigs.")
     if not isinstance(configs, Mapping):
         configs = list(configs)
         width = len(str(max(len(configs) - 1, 0)))
@@ -309,7 +309,7 @@ def _sharing_policies(groups: list[list[PreparedConfig]]) -> list[list[PreparedC
 
 
 def _family(config: SimConfig, data: Any) -> Any:
-    """Return a key, equal for all configs that can share a program; None if ``config`` cannot."""
+    """Return the same key for all configs that can share a program; None if ``config`` cannot."""
     policy = config.policy
     if type(policy) not in POLICIES or policy.alone:
         return None

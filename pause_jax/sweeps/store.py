@@ -1,4 +1,4 @@
-"""Store of a sweep's finished runs in a folder.
+"""On-disk store of a sweep's finished runs.
 
 ``made_by.json`` describes the sweep, ``chunk-*.npz`` files contain finished runs, and
 ``checkpoint-*.npz`` files contain unfinished chunks. Files are written under a temporary name and
@@ -52,7 +52,7 @@ class Store:
 
     Attributes:
       plan: plan of the sweep, split into the same chunks as when the store was created.
-      failed: message of the first write error, which disables further writes; otherwise empty.
+      failed: message of the first write error, after which writing stops; empty if none occurred.
     """
 
     def __init__(self, folder: pathlib.Path, plan: SweepPlan):
@@ -66,7 +66,7 @@ class Store:
         """Open the store of a sweep in a folder, or create it if missing.
 
         Raises:
-          ConfigError: if the folder holds a different or damaged sweep, or none can be created.
+          ConfigError: if the folder holds a different or damaged sweep, or no store can be created.
         """
         path = folder / _DESCRIPTION
         try:
@@ -97,7 +97,7 @@ class Store:
         """Lock the sweep for this process, and delete temporary files of crashed writers.
 
         Raises:
-          ConfigError: if another process runs the sweep.
+          ConfigError: if another process is running the sweep.
         """
         with _locked(self.folder):
             for part in self.folder.glob("*.part"):
@@ -208,7 +208,7 @@ class Checkpoint:
         return Point(segments, *jax.tree.unflatten(structure, leaves))
 
     def save_if_due(self, point: Point) -> None:
-        """Save ``point`` if the start or last save was at least ``SAVE_EVERY`` seconds ago."""
+        """Save ``point`` if ``SAVE_EVERY`` seconds have passed since the start or the last save."""
         if time.monotonic() - self._last >= SAVE_EVERY:
             self.save(point)
 
@@ -245,7 +245,7 @@ def compare_store(folder: pathlib.Path, plan: SweepPlan) -> tuple[list[str], Swe
     """Compare the sweep in a folder with a plan.
 
     Returns:
-      (differences in words, plan). If the sweeps are equal, the plan has the chunks of the store.
+      (differences in words, plan). If the sweeps match, the plan uses the store's chunks.
 
     Raises:
       ConfigError: if the folder contains no sweep, or its description is damaged.
@@ -285,7 +285,7 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
 
 
 def store_is_empty(folder: pathlib.Path) -> bool:
-    """Return whether a store has neither chunks nor checkpoints, and no process uses it."""
+    """Return whether a store has neither chunks nor checkpoints, and no process is using it."""
     if not folder.is_dir() or any(folder.glob("chunk-*")) or any(folder.glob("checkpoint-*")):
         return False
     try:
@@ -299,7 +299,7 @@ def discard_store(folder: pathlib.Path) -> None:
     """Delete a store if it exists, but keep all other files in its folder.
 
     Raises:
-      ConfigError: if another process runs the store's sweep.
+      ConfigError: if another process is running the store's sweep.
     """
     if not folder.is_dir() or folder.is_symlink():
         return

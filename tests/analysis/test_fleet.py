@@ -268,7 +268,7 @@ def test_verdicts_state_significance_and_distribution():
         for times in (3, 60)
     )
     assert "Distribution: undecided between lognormal, " in few
-    assert "Distribution: lognormal. All others predict the measurements worse." in many
+    assert "Distribution: lognormal. All others predict the measurements less well." in many
     assert "not significant at 0.001" in many
 
 
@@ -318,7 +318,7 @@ def test_fit_command_names_the_file_if_no_model_fits(tmp_path, capsys):
     assert run("fit", path) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "latency.path=" in printed
-    assert "Order: by line, because the file has no column" in printed
+    assert "Order: by line, because the file has no round or time column" in printed
 
 
 def test_bad_lines_are_dropped_and_counted_by_rule(monkeypatch, tmp_path, capsys):

@@ -229,7 +229,7 @@ def test_dry_run_prints_estimate_and_writes_nothing(tmp_path, capsys, command, w
     assert lines[0].startswith(words)
     programs = 3 if command[0] == "tune" else 1
     assert re.fullmatch(rf"programs to compile: {programs}, about \S+ s each", lines[1])
-    assert re.fullmatch(r"memory in use, without data: about \S+ GiB", lines[2])
+    assert re.fullmatch(r"memory in use, excluding data: about \S+ GiB", lines[2])
     assert re.fullmatch(r"time: about \S+ s, extrapolated from 12 rounds of '.*'", lines[3])
     assert sorted(tmp_path.iterdir()) == before
 

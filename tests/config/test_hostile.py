@@ -274,7 +274,7 @@ OUTSIDE = (
 def test_result_name_stays_inside_results_folder(name, tmp_path):
     out = tmp_path / "out"
     for explicit in (True, False):
-        with pytest.raises(ConfigError, match=r"--name .*must be the name of a folder") as error:
+        with pytest.raises(ConfigError, match=r"--name .*must be a folder name") as error:
             result_folder.reserve(out, name, explicit=explicit)
         one_line(error.value)
         with pytest.raises(ConfigError, match="--name"):

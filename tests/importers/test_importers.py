@@ -60,7 +60,7 @@ def test_fedscale_clients_match_its_formula(tmp_path):
     here = [np.asarray(trace.step((), None, t, 6)[0]).sum() for t in times]
     assert here == [0, 6, 0, 6, 0, 1, 6]
     assert imported.notes == (
-        "Skipped clients that are never active: 1 of client_behave_trace.",
+        "Skipped clients that are never active: 1 in client_behave_trace.",
         "Intervals repeat every 518400 s (period).",
     )
 

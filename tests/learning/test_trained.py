@@ -267,7 +267,7 @@ class WithStatistics(nn.Module):
             "head: the model must have one affine layer",
         ),
         ("head", FlaxModel.of(WithStatistics()), "has the collection batch_stats, whose updates"),
-        (Lora(rank=4), MODEL, "rank = 4: must be <= 3, the smaller side of output/kernel."),
+        (Lora(rank=4), MODEL, "rank = 4: must be <= 3, the smaller dimension of output/kernel."),
         (Lora(targets="bias"), Linear(), "targets = 'bias': must match one of output/kernel."),
         (Lora(targets="["), Linear(), "targets = '[': must be a regular expression"),
         (Lora(rank=0), MODEL, "rank = 0: must be a whole number, >= 1"),

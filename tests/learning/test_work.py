@@ -169,5 +169,5 @@ def test_a_client_whose_work_is_cut_is_reported():
         {"learning.partition": Dirichlet(concentration=0.3), "learning.max_steps": 12}
     ).replace(num_rounds=1)
     simulate(config, KEY)  # one pass may be cut
-    with pytest.warns(UserWarning, match=r"max_steps = 12: cuts the work of the largest client"):
+    with pytest.warns(UserWarning, match=r"max_steps = 12: cuts short the training of"):
         simulate(config.override({"learning.epochs": 2.0}), KEY)

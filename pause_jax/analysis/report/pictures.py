@@ -63,7 +63,7 @@ def against_time(result: xr.Dataset, target: float) -> Picture | None:
 
 
 def budget(result: xr.Dataset) -> Picture | None:
-    """Plot the largest budget spent by any client, by round; return None if none is limited."""
+    """Plot the largest budget spent by any client, by round; return None if all are unlimited."""
     curves = by_round(result.max_spent)
     if not curves:
         return None
@@ -119,7 +119,7 @@ def staleness(result: xr.Dataset) -> Picture:
 
 
 def _overlapping(curves: dict[str, Curve], first: int) -> dict[str, Curve]:
-    """Return the curves with any positive mean from index ``first`` on; all curves if none has."""
+    """Return the curves with a positive mean at index ``first`` or later; all if none has one."""
     some = {name: curve for name, curve in curves.items() if np.any(curve.mean[first:] > 0)}
     return some or curves
 

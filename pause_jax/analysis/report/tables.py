@@ -30,7 +30,7 @@ def merits(result: xr.Dataset, target: float) -> Table:
 
 
 def differing(result: xr.Dataset) -> Table:
-    """Return the table of differing fields, with each field's values and their configs."""
+    """Return the table of differing fields, with each field's values and the configs using them."""
     rows = []
     for path, values in summary.varied_fields(result).items():
         configs: dict[str, list[str]] = {}
@@ -114,7 +114,7 @@ def participation(result: xr.Dataset, found: dict[str, Participation]) -> Table:
     caption = "Fairness: Jain's index (1 if all clients took part equally often)."
     if ordered:
         caption = (
-            "Mean share of rounds in which a client of the group took part (and the mean "
+            "Mean share of rounds in which a client in the group took part (and the mean "
             f"expected latency). {caption}"
         )
     groups = names if ordered else ()

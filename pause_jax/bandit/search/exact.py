@@ -47,7 +47,7 @@ def exact(
     index_(j). The best prefix therefore yields the optimum of PAUSE (14). (The paper assumes that
     finding the optimum requires an exhaustive search.)
 
-    Sets whose lowest index is the same infinity are compared by their sums of weights.
+    Sets with the same infinite lowest index are compared by their sums of weights.
 
     Args:
       index: float [K], may contain +inf (untried clients) and -inf, but not NaN.
@@ -131,7 +131,7 @@ def _total_of_heaviest(
 
 
 def _precedence(value: Array, available: Array, bits: Array | None) -> Array:
-    """Return whether i precedes j in ``ordered(value, available, key)``, bool [K, K] at [i, j].
+    """Return whether client i precedes j in ``ordered(value, available, key)``, bool [K, K].
 
     Ties are broken by ``bits``, uint32 [K], or by client number if ``bits`` is None.
     """

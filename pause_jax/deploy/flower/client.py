@@ -58,7 +58,7 @@ _privatize = jax.jit(lambda privacy, key, update, epsilon: privacy.privatize(key
 def introduce(app: ClientApp) -> ClientApp:
     """Register a query handler that returns the node's client number, and return the app.
 
-    The number is the entry ``partition-id`` of the node's config. Flower's simulation sets it. On a
+    The number is the ``partition-id`` entry in the node's config. Flower's simulation sets it. On a
     real node, pass it with ``flower-supernode --node-config "partition-id=3" ...``.
     """
 
@@ -112,10 +112,10 @@ def _number(context: Context) -> int:
 class Ledger:
     """Append-only file of one client's releases.
 
-    The first line describes the mechanism and its budget. Each further line records a release, and
+    The first line describes the mechanism and its budget. Each later line records a release, and
     is flushed to disk before the update is sent. After a crash, the count may be one release too
     high, but is never too low. Concurrent programs can share a file, and receive distinct release
-    numbers. Keep the file for as long as the data, because a new ledger has a full budget.
+    numbers. Keep the file as long as you keep the data, because a new ledger has a full budget.
     """
 
     def __init__(self, path: str | pathlib.Path, privacy: Mechanism):
@@ -164,7 +164,7 @@ class Ledger:
         """Record a release before it is sent, with remarks that JSON can encode.
 
         Returns:
-          (release number from 1, epsilon), or None if the budget is spent and nothing may be sent.
+          (1-based release number, epsilon), or None if the budget is spent and nothing may be sent.
         """
         if self.exhausted:
             return None
@@ -345,7 +345,7 @@ def _difference(
         if shapes[0] != shapes[1]:
             raise ConfigError(
                 f"array {name!r} has shape {shapes[0]} in the client's reply and {shapes[1]} in "
-                "the server's message: must be equal. Return all received arrays, after training."
+                "the server's message: must be equal. Return all received arrays after training."
             )
     update = flat_update(trained, came)
     if not np.isfinite(update).all():

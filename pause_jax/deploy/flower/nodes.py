@@ -15,12 +15,12 @@ from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
 from pause_jax.deploy.flower.protocol import ASK_WHO, LOG, NUMBER
 
-# Maximum wait for client numbers, in seconds. Nodes without an answer are asked again next round.
+# Maximum wait for client numbers, in seconds. Nodes that do not answer are asked again next round.
 PATIENCE = 60.0
 
 
 def check_seconds(name: str, seconds: float) -> float:
-    """Return ``seconds``. Raise ConfigError unless they are positive and finite in float32."""
+    """Return ``seconds``. Raise ConfigError unless it is positive and finite in float32."""
     if not 0 < float32_number(seconds) < np.inf:
         raise ConfigError(f"{name} = {shown(seconds)}: must be > 0 and finite, in seconds.")
     return seconds
@@ -31,7 +31,7 @@ class TimedGrid:
 
     Flower's grid does not report when a reply arrived, and may poll for replies only every 3 s.
 
-    Latency is the time from sending the messages until a poll finds the reply. It includes
+    Latency is the time from sending the messages to the poll that finds the reply. It includes
     transport, waiting and training. The error is at most ``poll_seconds`` plus one poll's duration.
 
     Attributes:
@@ -137,8 +137,8 @@ class Roster:
             number = said[0] if said else None
             if type(number) is not int or not 0 <= number < self.num_clients:
                 LOG.warning(
-                    "node %d reported %s = %s: must be 0 to %d (K - 1). The node is "
-                    "ignored", node, NUMBER, number, self.num_clients - 1,
+                    "node %d reported %s = %s: must be between 0 and %d (K - 1). The "
+                    "node is ignored", node, NUMBER, number, self.num_clients - 1,
                 )  # fmt: skip
                 number = None
             said_by[node] = number

@@ -16,7 +16,7 @@ LOG = logging.getLogger("flwr.pause_jax")
 
 # Keys in a client's configuration.
 ROUND = "server-round"
-EPSILON = "pause-epsilon"  # also a metric, epsilon of the release
+EPSILON = "pause-epsilon"  # also a metric: epsilon of the release
 # Keys in a client's metrics.
 PARTICIPATION = "pause-participation"  # number of the release in the client's ledger, from 1
 TOOK = "pause-seconds"  # latency measured by the client's clock
@@ -24,7 +24,7 @@ OURS = (EPSILON, PARTICIPATION, TOOK)
 
 # Error code of a client whose budget is spent. Flower's codes end at 8.
 SPENT = 4801
-# Error code of a client whose ledger already has a release in this round.
+# Error code of a client whose ledger already has a release for this round.
 REPEATED = 4802
 # Errors after which a client has certainly released nothing: budget spent, app not loadable,
 # exception in the app, mod precondition failed, invalid bundle, app crashed.
@@ -57,7 +57,7 @@ def flat_update(
 
 
 def only(records: Mapping[str, T], where: str, kind: str) -> tuple[str, T]:
-    """Return a single record's name and content. Raise ConfigError for zero or several records."""
+    """Return the only record's name and content. Raise ConfigError for zero or several records."""
     if len(records) != 1:
         raise ConfigError(f"{where} has {len(records)} {kind}s: must have exactly one.")
     return next(iter(records.items()))

@@ -98,14 +98,14 @@ class PauseStrategy(Strategy):
     In each round, the connected nodes are the available clients. The new model is the average of
     the returned models, weighted by the policy. A client fails if it answers with an error, with
     invalid arrays or metrics, or too late. A client that reports a spent budget is not chosen
-    again. If a policy queries clients, the client apps must call :func:`answer` beforehand. A
-    policy that reads losses needs the metric ``loss``, and can use ``square-loss`` (default: the
+    again. If a policy queries clients, pass each client app to :func:`answer` beforehand. A policy
+    that reads losses needs the metric ``loss``, and can use ``square-loss`` (default: the
     square of ``loss``). ``config.learning`` provides only the sizes of data, local work and
     updates. The fields ``availability``, ``availability_trace``, ``max_seconds``, ``deadline``,
     ``wait_for``, ``dropout``, ``stale_updates`` and ``when_spent`` are ignored.
 
     The strategy has no federated evaluation, because the clients' metrics would be sent without
-    noise. Evaluate on the server, using ``evaluate_fn`` of ``start``.
+    noise. Evaluate on the server, using the ``evaluate_fn`` argument of ``start``.
 
     Attributes:
       selector: policy and its state.
@@ -169,7 +169,8 @@ class PauseStrategy(Strategy):
             raise ConfigError(f"wait_seconds = {wait_seconds}: must be >= 0.")
         if not 0 <= self._least <= config.num_clients:
             raise ConfigError(
-                f"min_available = {self._least}: must be 0 to num_clients = {config.num_clients}."
+                f"min_available = {self._least}: must be between 0 and num_clients = "
+                f"{config.num_clients}."
             )
         self._folder = None if state is None else pathlib.Path(state)
         if self._folder is not None:
@@ -200,7 +201,7 @@ class PauseStrategy(Strategy):
           train_config: config for the clients; ``server-round`` and ``pause-epsilon`` are added.
           evaluate_config: ignored.
           evaluate_fn: function (round, model) -> metrics, called on the server. Rounds are counted
-            from this call. In round 0, the model is ``initial_arrays``.
+            from this call to ``start``. In round 0, the model is ``initial_arrays``.
 
         Raises:
           ConfigError: if ``timeout`` is out of range, no connected client has a number,
@@ -323,8 +324,8 @@ class PauseStrategy(Strategy):
             time.sleep(min(self._poll, left))
         if not present:
             raise ConfigError(
-                f"no numbered client is connected after {self._wait:g} s: must have at least one. "
-                "Start SuperNodes, and call introduce(app) in their client app."
+                f"no node with a valid client number is connected after {self._wait:g} s: must "
+                "have at least one. Start SuperNodes, and call introduce(app) in their client app."
             )
         LOG.warning("starting with %d clients instead of %d", len(present), self._least)
         return present
@@ -404,8 +405,8 @@ class PauseStrategy(Strategy):
             if number is None:
                 if self.selector.epsilon_unit != "none":
                     LOG.warning(
-                        "client %d did not report a release number. Without the mod "
-                        "PrivateRelease in its app, its updates are not private", client,
+                        "client %d did not report a release number. Without the "
+                        "PrivateRelease mod in its app, its updates are not private", client,
                     )  # fmt: skip
             elif number != counted or not np.isclose(spent, epsilons[client], rtol=1e-4):
                 LOG.warning(
@@ -451,7 +452,7 @@ def _read(
     """Return the answer in a reply, validated against the arrays that were sent.
 
     The latency is ``stamped`` or, if None, the metric ``pause-seconds``. The metric ``loss`` is
-    required if ``needs_loss`` is set. Raises ConfigError if the reply is invalid.
+    required if ``needs_loss`` is set. Raise ConfigError if the reply is invalid.
     """
     _, record = only(content.array_records, "its reply", "ArrayRecord")
     _, metrics = only(content.metric_records, "its reply", "MetricRecord")

@@ -163,7 +163,7 @@ def started(slots: Slots, active: Array, values: dict[str, Array]) -> Slots:
 
 
 def next_answer(slots: Slots) -> tuple[Slots, Array]:
-    """Return (slots, time) after the next answer. At least one client must be in flight."""
+    """Return (slots after the next answer, its time). At least one client must be in flight."""
     finish = jnp.where(slots.under_way, slots.finish, jnp.inf)
     now = jnp.min(finish)
     first = slots.under_way & (finish == now)

@@ -61,7 +61,7 @@ class Events(NamedTuple):
 
 
 def play_events(setup: Setup, before: State, number: Array) -> Events:
-    """Play the events of a server step until the B-th answer, or until no client is in flight.
+    """Process the events of a server step until the B-th answer, or until no client is in flight.
 
     If the clock has a ``pace``, the step may end earlier.
     """

@@ -62,7 +62,7 @@ def init(setup: Setup, learning: LearnerState) -> Flight:
 def play(
     setup: Setup, before: State, step_keys: keys.RoundKeys, number: Array, quantities: Quantities
 ) -> tuple[State, Record]:
-    """Play server step ``number`` >= 1, and return (state, record).
+    """Simulate server step ``number`` >= 1, and return (state, record).
 
     Clients that start in this step train the model that the previous step produced. ``step_keys``
     are used for training and noise. Each decision has separate keys for its random draws.
@@ -119,7 +119,7 @@ def play(
 def train(
     setup: Setup, before: State, events: Events, step_keys: keys.RoundKeys, number: Array
 ) -> tuple[LearnerState, Flight]:
-    """Train the sending clients started in a step, and store their updates in the flight state.
+    """Train a step's new clients that send updates, and store their updates in the flight state.
 
     Only the ``clients`` field of the learner's state changes.
     """

@@ -50,7 +50,8 @@ def query_seconds(r: Round) -> Array:
 def clock(r: Round) -> Array:
     """Clock at the end of each round, in simulated seconds.
 
-    The sum of all durations has an error of about one float32 rounding. It stops at 1e18 seconds.
+    The sum of all durations has an error of about one float32 rounding. The clock stops at
+    1e18 seconds.
     """
     return r.after.clock
 
@@ -131,7 +132,8 @@ def regret(r: Round) -> Array:
 def optimality_gap(r: Round) -> Array:
     """Energy of the exact optimum minus ``energy``; NaN without a search.
 
-    The gap is infinite if only the optimum's energy is. If both are, it compares sums of weights.
+    The gap is infinite if only the optimum has infinite energy. If both cohorts do, the gap is the
+    difference between their sums of weights.
     """
     return r.info.optimality_gap
 

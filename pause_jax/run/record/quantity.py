@@ -20,7 +20,7 @@ DIMENSIONS = ("round", "eval_round", "client", "slot")
 
 
 class Quantity(NamedTuple):
-    """Recorded quantity, with the function that computes it and its metadata.
+    """Recorded quantity, with its metadata and the function that computes it.
 
     Attributes:
       name: attribute name in a ``Result``, and variable name in a sweep's dataset.

@@ -11,19 +11,19 @@ from jax import Array
 from pause_jax.config import SimConfig
 from pause_jax.rng.summation import add
 
-# Maximum clock in seconds, which keeps sums of squares over seeds finite in float32.
+# Maximum clock time in seconds, which keeps sums of squares over seeds finite in float32.
 LONGEST = 1e18
 
 
 class Length(NamedTuple):
-    """Length of a run, traced in programs that serve runs of any length and otherwise static."""
+    """Length of a run, traced in programs that support runs of any length, otherwise static."""
 
     num_rounds: Array | int
     eval_every: Array | int
 
 
 def length_of(config: SimConfig) -> Length:
-    """Return the run length in a config."""
+    """Return the run length set in a config."""
     return Length(config.num_rounds, config.eval_every)
 
 

@@ -66,9 +66,9 @@ def advance(
     length: Length | None = None,
     count: Array | int | None = None,
 ) -> tuple[State, Record]:
-    """Play consecutive rounds until the clock reaches ``max_seconds``.
+    """Simulate consecutive rounds until the clock reaches ``max_seconds``.
 
-    Round numbers start at 1. If ``count`` is given, play only the first ``count`` rounds.
+    Round numbers start at 1. If ``count`` is given, simulate only the first ``count`` rounds.
 
     Returns:
       (state, record with leaves [R, ...]). Rows after the first ``count`` are undefined.

@@ -27,7 +27,7 @@ from pause_jax.run.setup import Setup
 def play(
     setup: Setup, before: State, round_keys: keys.RoundKeys, round: Array, quantities: Quantities
 ) -> tuple[State, Record]:
-    """Play a round, and return (state, record)."""
+    """Simulate a round, and return (state, record)."""
     conditions = observe_world(setup, before, round_keys, round)
     answers = ask(setup, before, conditions, round_keys, round)
     selection, info = select(setup, answers, conditions, round)
@@ -200,7 +200,7 @@ def arrival_of(config: SimConfig, latency: Array, active: Array, answering: Arra
     if config.deadline is not None:
         end = jnp.minimum(end, config.deadline)
     by_then = latency <= end
-    # Empty slots must not reveal a latency, but must be finite for policies that multiply by 0.
+    # Empty slots must not reveal a latency, but need finite values for policies that multiply by 0.
     observed = jnp.where(active, jnp.minimum(latency, end), jnp.where(end > 0, end, 1.0))
     return Arrival(end, answering & by_then, answering & ~by_then, observed)
 
@@ -291,7 +291,7 @@ def update(
     learned: Learned,
     round: Array,
 ) -> State:
-    """Report the round to the policy, update counts and clock, and return the new state."""
+    """Report the round to the policy, update the counts and the clock, and return the new state."""
     missing = _missing(selection, arrival)
     trained = learned.trained
     clock, clock_rest = advanced(before.clock, before.clock_rest, arrival.seconds)

@@ -25,7 +25,7 @@ from pause_jax.world.latency import Work
 
 
 class Health(NamedTuple):
-    """First round with each problem (0 for none), and the rules broken in ``first_broken``."""
+    """First round with each problem (0 if none), and the rules broken in round ``first_broken``."""
 
     first_nonfinite: Int[Array, ""]
     first_broken: Int[Array, ""]
@@ -38,7 +38,7 @@ def healthy() -> Health:
 
 
 def examined(health: Health, round: Array, variables: Any, rules: Array) -> Health:
-    """Update the health from the model and the broken rules of a round."""
+    """Update the health from the model and the rules broken in a round."""
     is_first = (health.first_broken == 0) & (rules > 0)
     nonfinite = (health.first_nonfinite == 0) & ~all_finite(variables)
     return Health(
@@ -53,9 +53,9 @@ class State(NamedTuple):
 
     Attributes:
       learning: state of the learner, including the partition and the model.
-      counts: int32 [K], rounds in which each client took part. They determine the spent budget.
-      queried: int32 [K], rounds in which each client answered a query of the policy.
-      clock: scalar, simulated seconds, the compensated sum of all durations.
+      counts: int32 [K], each client's number of participations, which determines its spent budget.
+      queried: int32 [K], number of rounds in which each client answered a query from the policy.
+      clock: scalar, simulated seconds, computed as a compensated sum of round durations.
       clock_rest: scalar, rounding error of ``clock``, in seconds.
       stale: late updates to average in the next round; None if late updates are lost.
       flight: clients in flight and buffered answers if rounds overlap, otherwise None.
@@ -103,7 +103,7 @@ def score(
 ) -> Score:
     """Compute the reward and regret of a selection from the participation counts before the round.
 
-    If ``with_genie`` is False, skip the slow search, and set genie reward and regret to NaN.
+    Without ``with_genie``, skip the slow search, and set the genie's reward and the regret to NaN.
     """
     m = context.num_selected
     remaining = context.privacy.budget.remaining(counts)
@@ -145,8 +145,8 @@ class Round:
       before, after: states before and after the round.
       latency: float [K], latency of every client in this round, in seconds.
       available: bool [K], clients that could be chosen.
-      selection: choice of the policy.
-      info: diagnostics of the choice.
+      selection: clients of the round (or of a server step's buffer) and their weights.
+      info: diagnostics of the policy's selection.
       trained: losses and released updates of the cohort.
       in_time: bool [m], slots whose update was averaged in this round.
       work: bytes transferred and samples processed per client and round, for work factors of 1.
@@ -154,7 +154,7 @@ class Round:
       uploads: number of clients that sent an update, in time or late.
       seconds: duration of the round in seconds.
       query_seconds: part of ``seconds`` spent on the policy's queries.
-      step: details of a server step, with the slots of ``selection``; None if synchronous.
+      step: details of the server step, in the slot order of ``selection``; None if synchronous.
     """
 
     config: SimConfig

@@ -18,7 +18,7 @@ _DAY = 86_400.0
 
 
 class AvailabilityTrace(FromFile):
-    """Base class for traces that determine the connected clients in each round.
+    """Base class for traces that determine which clients are connected in each round.
 
     A trace depends only on simulated time and random draws, and not directly on the policy.
 

@@ -26,7 +26,7 @@ class _Table(NamedTuple):
     ids: tuple[str, ...]  # client ids; empty for arrays
 
 
-# Latest start of an interval in seconds. float32 represents every integer up to this value.
+# Latest allowed interval start, in seconds. float32 represents every integer up to this value.
 LATEST = 2**24
 # Loaded tables, keyed by digest. A traced program cannot read a file.
 _TABLES: dict[str, _Table] = {}

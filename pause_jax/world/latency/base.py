@@ -92,7 +92,7 @@ class Latency(FromFile):
         return jnp.zeros(num_clients, bool)
 
     def features(self, key: Array, num_clients: int) -> Array:
-        """Return the features that clients report before a round with the latency key ``key``.
+        """Return the features that clients report before the round whose latency key is ``key``.
 
         Returns:
           float [K, F]; ones, with F = 1, for a model without features.

@@ -37,11 +37,11 @@ def parse(
 ) -> Measured:
     """Parse the content of a CSV file.
 
-    Error messages contain the config field ``where``. With ``drop_bad_lines``, lines that violate a
+    Error messages name the config field ``where``. With ``drop_bad_lines``, lines that violate a
     rule are skipped, and ``Measured.dropped`` lists the violated rules.
 
     Raises:
-      ConfigError: if CSV or columns are wrong, no line is valid, or a bad line is not skipped.
+      ConfigError: if the CSV or header is invalid, no line is valid, or a bad line is not skipped.
     """
     name = f"{where} = {path!r}"
     header, rows = source_file.table(name, content, full=False)

@@ -28,7 +28,7 @@ _BUNDLED = {"": "devices.csv", "phones": "phones.csv"}
 # Fields of ``Work``, in the order of the columns in ``_Devices.median``.
 _AMOUNTS = ("samples", "download_bytes", "upload_bytes")
 # Gauss-Legendre rules for the least, second most and most variable part of the latency, on both
-# sides of the kink at tau_min (third: only above). Errors stay below 1e-5 for spreads up to 1.
+# sides of the kink at tau_min (most variable: only above it). Errors are < 1e-5 for spreads <= 1.
 _LEAST, _MIDDLE, _MOST = (np.polynomial.legendre.leggauss(n) for n in (12, 14, 16))
 # Maximum spread in a table (standard deviation of a logarithm). Spreads >= 16 may overflow.
 _MOST_SPREAD = 10.0
@@ -89,8 +89,8 @@ class Network(Latency):
         if devices.share is None and len(devices.median) < sizes.num_clients:
             raise ConfigError(
                 f"{path}.path = {self.path!r}: has {len(devices.median)} lines for num_clients = "
-                f"{sizes.num_clients}. Without the column share, it must have one line per client. "
-                "Add lines, or add the column share."
+                f"{sizes.num_clients}. Without a share column, it must have one line per client. "
+                "Add lines, or add a share column."
             )
 
     def loaded(self) -> Self:

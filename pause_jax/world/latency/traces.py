@@ -49,20 +49,20 @@ class Traces(Latency):
 
     The CSV file has the header ``client,seconds`` and one line per measurement: the client's id (a
     number or a name) and seconds > 0. Ids are numbered 0, 1, ... in natural order. With the
-    partition ``natural``, each client has the data of its id. If the data has no ids, the file's
-    ids must be names, or the numbers 0, 1, ... without gaps. Measurements are ordered by the column
-    ``round`` or ``time`` if present, otherwise by line. Clients may have different numbers of
-    measurements, and clients beyond ``num_clients`` are ignored. An empty cell in ``seconds`` marks
-    a drop-out. The client does not answer. The server waits for the client's previous measured
-    latency, or for its first one if the file begins with drop-outs. Expectations are exact
-    means over all measurements and the waiting times of drop-outs. Use :meth:`of` for arrays.
+    ``natural`` partition, each client has the data with its id. If the data has no ids, the file's
+    ids must be names, or the numbers 0, 1, ... without gaps. Measurements are ordered by the
+    ``round`` or ``time`` column if present, otherwise by line. Clients may have different numbers
+    of measurements, and clients beyond ``num_clients`` are ignored. An empty cell in ``seconds``
+    marks a drop-out, in which the client does not answer. The server's waiting time is then the
+    client's previous measurement, or its first one if none precedes. Expectations are exact means
+    over all measurements and the waiting times of drop-outs. Use :meth:`of` for arrays.
 
     Attributes:
       order: ``drawn`` draws a measurement uniformly and independently in each round. ``played``
         replays the rounds of a file with a ``round`` column, starting with the first. A client
         without a line in a round repeats its previous measurement, or its first one if there is no
-        previous one. Without the column, round t replays the client's t-th measurement. The replay
-        starts again after its end. The genie knows the latencies of a replayed round (static).
+        previous one. Without the column, round t replays the client's t-th measurement. At its
+        end, the replay starts over. The genie knows the latencies of a replayed round (static).
       path: path of the file, absolute or relative to the working directory (static).
       digest: SHA-256 of the measurements, recorded in results and filled in when a run starts. A
         file with a different digest is rejected (static).
@@ -245,7 +245,7 @@ def _every_round(data: Measured, name: str) -> Measured:
     rounds, clients = int(place.max()) + 1, int(data.client.max()) + 1
     if rounds * clients > _MOST:
         raise ConfigError(
-            f"{name}: has rounds from {data.when.min():.0f} to {data.when.max():.0f}, or more "
+            f"{name}: has rounds from {data.when.min():.0f} to {data.when.max():.0f}, i.e. more "
             f"than {_MOST:,} entries for {clients} clients. Number rounds 1, 2, ..., or rename "
             "the column to time."
         )
