@@ -36,7 +36,7 @@ assert result.clients.shape == (3, 2)
 for optional in (
     *("altair", "array_record", "dask", "distributed", "dp_accounting", "jinja2"),
     *("flwr", "matplotlib", "optuna", "PIL", "pyarrow", "pytest", "safetensors", "submitit"),
-    *("tensorflow_datasets", "vl_convert", "zarr"),
+    *("tabulate", "tensorflow_datasets", "vl_convert", "zarr"),
 ):
     assert importlib.util.find_spec(optional) is None, optional
 print(pause_jax.__file__, pause_jax.__version__)
@@ -122,7 +122,7 @@ def test_it_holds_the_package_and_nothing_else(wheel):
     held = {name for name in names if name.startswith("pause_jax/")}
     sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "pause_jax").rglob("*.py")}
     others = {
-        *("py.typed", "__init__.pyi"),
+        *("py.typed", "__init__.pyi", "analysis/gauntlet/board.nc"),
         *(f"world/latency/{x}.csv" for x in ("devices", "phones")),
         *(f"analysis/report/page.{x}" for x in ("css", "html", "js")),
     }

@@ -35,9 +35,6 @@ def gauntlet(
     only: Annotated[
         str | None, typer.Option(help="Fleets, separated by commas (default: all).")
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Name of the result (default: gauntlet-POLICY).")
-    ] = None,
     out: Annotated[pathlib.Path, typer.Option(help="Folder for all results.")] = pathlib.Path(
         "results"
     ),
@@ -63,13 +60,12 @@ def gauntlet(
         if not verify:
             raise ConfigError("Name a policy or a Python file, or use --verify.")
         raise typer.Exit(int(equal < verify))
-    for extra, module in (("report", "jinja2"), ("plot", "matplotlib")):
+    for extra, module in (("report", "jinja2"), ("report", "tabulate"), ("plot", "matplotlib")):
         if importlib.util.find_spec(module) is None:
             raise ConfigError(f"{module} is required. Run pip install 'pause_jax[{extra}]'.")
     chosen = changed(_found(policy), change)
     check_fields(chosen)
-    title = name or f"gauntlet-{chosen.name}"
-    folder = result_folder.reserve(out, title, explicit=name is not None)
+    folder = result_folder.reserve(out, f"gauntlet-{chosen.name}", explicit=False)
     try:
         scores = board.gauntlet(chosen, only=fleets)
     except BaseException:
@@ -80,7 +76,7 @@ def gauntlet(
     text = standings.formatted(table)
     scores.to_netcdf(folder / "scores.nc", engine="h5netcdf")
     table.to_csv(folder / "standings.csv")
-    (folder / "standings.md").write_text(standings.markdown(text), "utf-8")
+    (folder / "standings.md").write_text(text.to_markdown(disable_numparse=True), "utf-8")
     (folder / "standings.tex").write_text(text.to_latex(escape=True), "utf-8")
     picture.draw(scores, folder / "heatmap.pdf", label)
     rows = ([str(fleet), *row] for fleet, row in text.T.items())

@@ -62,12 +62,7 @@ def gauntlet(
     return xr.concat([kept, new], "policy", join="outer").reindex(fleet=list(found))
 
 
-def verify(
-    number: int,
-    *,
-    only: Sequence[str] | None = None,
-    seed: int = 0,
-) -> pd.DataFrame:
+def verify(number: int, *, only: Sequence[str] | None = None, seed: int = 0) -> pd.DataFrame:
     """Replay random runs of the board, and compare them with the kept readings.
 
     Readings are kept with four digits. On a processor with other rounding, a run can differ.

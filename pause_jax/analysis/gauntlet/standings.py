@@ -117,10 +117,3 @@ def conclusion(table: pd.DataFrame, policy: str, against: str = YARDSTICK) -> st
 
 def _named(fleets: pd.Index) -> str:
     return f"{len(fleets)} ({listed(fleets)})" if len(fleets) else "none"
-
-
-def markdown(table: pd.DataFrame) -> str:
-    """Write a table of text, with its index as the first column, in Markdown."""
-    rows = [[str(table.index.name), *table.columns], ["---"] * (1 + len(table.columns))]
-    rows += [[str(name), *row] for name, row in table.T.items()]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
