@@ -8,6 +8,7 @@ Run again after an interruption: fleets whose scores are kept are skipped.
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Annotated
 
 import jax
@@ -16,9 +17,11 @@ import xarray as xr
 
 from pause_jax.analysis.gauntlet.board import BOARD, refusal, together, write
 from pause_jax.analysis.gauntlet.fleets import Fleet, fleets
+from pause_jax.analysis.gauntlet.picture import draw
 from pause_jax.analysis.gauntlet.play import play
 from pause_jax.policies import NAMED, PolicyConfig
 
+PICTURE = Path(__file__).parents[1] / "docs" / "figures" / "board.png"
 # Excluded policies, with the reason.
 LEFT_OUT = {"pause_exhaustive": "makes the choices of pause, but scores 142,506 cohorts per round"}
 
@@ -31,7 +34,7 @@ def policies() -> dict[str, PolicyConfig]:
 def main(
     only: Annotated[str, typer.Option(help="Comma-separated fleets; all if left out.")] = "",
 ) -> None:
-    """Run the policies on the fleets without kept scores, and keep their scores."""
+    """Run the policies on the fleets without kept scores, keep the scores, and draw all of them."""
     found = fleets()
     kept: dict[str, xr.Dataset] = {}
     if BOARD.exists():
@@ -46,6 +49,7 @@ def main(
         in_order = {each: kept[each] for each in found if each in kept}
         write(together(in_order), found)
         jax.clear_caches()
+    draw(xr.load_dataset(BOARD, engine="h5netcdf"), PICTURE)
 
 
 def scores(name: str, fleet: Fleet) -> xr.Dataset:

@@ -9,6 +9,7 @@ The site build generates cards from the code (``write``), and curves from the st
 from __future__ import annotations
 
 import csv
+import functools
 import inspect
 import math
 import sys
@@ -17,9 +18,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import pandas as pd
 from matplotlib.figure import Figure
 
 from pause_jax import metrics, presets, sweep
+from pause_jax.analysis.gauntlet import board, fleets
 from pause_jax.bandit.search import Annealing, Exhaustive
 from pause_jax.policies import (
     NAMED,
@@ -50,7 +53,7 @@ HEAD = """# Policy gallery
 
 The library has {number} named policies. `pause-jax policies` lists them, and `named("pause")` or
 `--policies pause` selects one. [Which policy?](../guides/which_policy.md) compares 44 of them
-on twelve fleets.
+on 14 fleets.
 
 All curves come from **one setting**, `digits_small`: {K} clients, {m} a round, {T} rounds, the
 papers' noise, `two_groups` latencies, {seeds} seeds. The line is the mean test accuracy against
@@ -181,6 +184,25 @@ def facts(policy: PolicyConfig, points: list[Point]) -> Iterator[tuple[str, str]
     )
 
 
+@functools.cache
+def late_ranks() -> pd.DataFrame:
+    """Return the ranks [policy, fleet] on the board of the gauntlet after the late time."""
+    means = board.read(fleets.fleets()).late.mean("seed").to_pandas()
+    return means.rank(ascending=False, method="min")
+
+
+def standing(name: str) -> str:
+    """Return a policy's ranks on the board in words, or why it has none."""
+    if name not in late_ranks().index:
+        return "not on the board"
+    ranks = late_ranks().loc[name].dropna()
+    best, worst = ranks.idxmin(), ranks.idxmax()
+    return (
+        f"median rank {ranks.median():g} of {len(late_ranks())} at the late time "
+        f"({ranks[best]:g} on `{best}`, {ranks[worst]:g} on `{worst}`)"
+    )
+
+
 def write(folder: Path) -> None:
     """Write the page and its pictures into an empty folder."""
     numbers = kept()
@@ -200,7 +222,8 @@ def write(folder: Path) -> None:
         points = numbers[name]
         draw(points, numbers[BESIDE], folder / f"{name}.svg")
         first = inspect.cleandoc(type(policy).__doc__ or policy.summary).partition("\n\n")[0]
-        lines = "\n".join(f"- **{what}**: {text}" for what, text in facts(policy, points))
+        told = (*facts(policy, points), ("[gauntlet](../guides/gauntlet.md)", standing(name)))
+        lines = "\n".join(f"- **{what}**: {text}" for what, text in told)
         parts.append(
             f"## {name}\n\n{first.replace('``', '`')}\n\n{lines}\n\n"
             f"![Accuracy of {name} compared with {BESIDE}]({name}.svg)\n\n"
