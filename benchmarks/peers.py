@@ -32,10 +32,10 @@ the whole call to `simulate`.
 
 "start" is the wall-clock time of imports, data, compilation and the first run. Times per round
 exclude it. Two columns split the startup CPU time, summed over all threads. "compiling" is the
-first run minus the median of the later runs: tracing, compilation and other one-time work. The rest
-is imports, data and one run. torch.func compiles nothing, but is measured in the same way. In other
-rows, a dash means that the program compiles nothing, or that its CPU time was not measured
-(Flower).
+first run minus the median of the later runs, which leaves tracing, compilation and other one-time
+work. The rest is imports, data and one run. torch.func compiles nothing, but is measured in the
+same way. In the other rows, a dash means that the program compiles nothing, or that its CPU time
+was not measured (Flower).
 """
 SAME_INTRO = """## The same computation
 

@@ -180,8 +180,8 @@ def machine(versions: Mapping[str, str], repeat: int, load: float) -> str:
     if load > QUIET:
         trial += " Other programs were running, so the numbers are unreliable."
     return (
-        f"{cpu}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}; "
-        f"load average at the start {load:.1f}. {repeat} turns.{trial}\n\n"
+        f"{cpu}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}. "
+        f"Load average at the start: {load:.1f}. {repeat} turns.{trial}\n\n"
         + ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
         + "."
     )

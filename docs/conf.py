@@ -16,7 +16,7 @@ from sphinx.ext.autodoc.mock import MockFinder  # type: ignore[attr-defined]
 import pause_jax
 from tools import cross_references, site_pages
 
-# Flower needs a separate environment. Without it, its names are plain text.
+# Flower needs a separate environment, so mock it. Its names then appear as plain text.
 sys.meta_path.insert(0, MockFinder(["flwr"]))
 
 project = "pause_jax"

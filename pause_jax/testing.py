@@ -125,7 +125,7 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
     np.testing.assert_array_equal(
         jax.vmap(run, in_axes=(None, 0))(config, several).clients,
         [run(config, each).clients for each in several],
-        "clients chosen under vmap must equal those of single runs",
+        "clients chosen under vmap must equal the clients chosen in single runs",
     )
     _check_toml(config.replace(policy=policy), policy)
 
@@ -200,7 +200,7 @@ def _check_choices(result: Any, where: str) -> None:
 def check_mechanism(mechanism: Mechanism, *, dimension: int = 40) -> None:
     """Check a privacy mechanism against its contract.
 
-    A mechanism with a budget must have the unit ``coordinate`` or ``update``. A release must have
+    The unit of a mechanism with a budget must be ``coordinate`` or ``update``. A release must have
     the shape and dtype of the update, be finite, and depend on the key unless the unit is ``none``.
     Two releases with the same key must have the same bits, and releases under vmap must equal
     single releases up to rounding. A new value of a traced number must not cause recompilation. The

@@ -66,8 +66,8 @@ class Objective(NamedTuple):
     Attributes:
       text: name, as on the command line.
       sign: 1 to minimise, -1 to maximise.
-      record: quantities to record. Without the last quantity, the objective is undefined.
-      value: function from a sweep's result to scores [config, seed]; not finite if undefined.
+      record: quantities to record. The objective is undefined if the last quantity is missing.
+      value: function from a sweep's result to scores [config, seed] (not finite if undefined).
     """
 
     text: str
@@ -93,7 +93,7 @@ class Tuned(NamedTuple):
       finalists: the same columns for the runs with fresh seeds. The first rows are the best trials,
         ranked as in the search. The last row is the initial config. ``searched`` is the mean
         score in the search. ``change`` and ``change_error`` are the mean and the standard error of
-        the difference from the initial config; NaN if a seed has no score.
+        the difference from the initial config, or NaN if a seed has no score.
       chosen: row number of ``best`` in ``finalists``.
     """
 
@@ -188,7 +188,7 @@ def tune(
         table[["change", "change_error"]] = change
         study.set_user_attr(kept, table.to_dict("records"))
     finalists = pd.DataFrame(study.user_attrs[kept])
-    # In reverse order, because the initial config, which comes last, must win ties.
+    # Reverse the order, because the initial config comes last and must win ties.
     chosen = int(finalists.badness[::-1].idxmin())
     return Tuned(_config_at(config, points[chosen]), trials, finalists, chosen)
 
@@ -197,15 +197,15 @@ def summarise(scores: Floats, near: Floats, sign: int) -> pd.DataFrame:
     """Summarise scores in a table with one row per trial.
 
     Args:
-      scores: [trials, seeds]; NaN for a run without a score.
-      near: [trials, seeds], progress of each run towards a score; larger is better.
+      scores: [trials, seeds], NaN if a run has no score.
+      near: [trials, seeds], progress of each run towards a score (larger is better).
       sign: 1 to minimise, -1 to maximise.
 
     Returns:
       Table with the columns ``seeds``, ``scored`` (number of seeds with a score), ``mean``,
       ``error`` (standard error of the mean) and ``badness``, which is lowest for the best trial.
       Trials with a score for every seed rank by mean. All others rank below them, first by the
-      number of seeds without a score, then by mean or, without any score, by mean ``near``.
+      number of seeds without a score, then by mean, or by mean ``near`` if no seed has a score.
     """
     rows = pd.DataFrame(scores)
     table = pd.DataFrame({"seeds": scores.shape[1], "scored": rows.count(axis=1)})
@@ -295,7 +295,7 @@ def programs(axes: Mapping[str, BaseDistribution], config: SimConfig) -> dict[st
 
 
 def _storage(text: str) -> Any:
-    """Open the Optuna storage with a given URL or journal path."""
+    """Open the Optuna storage at a URL or journal path."""
     try:
         if "://" in text:
             return optuna.storages.RDBStorage(text)
@@ -344,7 +344,7 @@ def _run(
     *,
     warn: bool = False,
 ) -> tuple[Floats, Floats]:
-    """Run one sweep; return scores and best test accuracies (0 if none), [points, keys] each."""
+    """Run a sweep, and return scores and best test accuracies (0 if none), [points, keys] each."""
     configs = [_config_at(config, values) for values in points]
     record = (*objective.record, *contract.RECORDED)
     with warnings.catch_warnings():

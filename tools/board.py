@@ -1,8 +1,8 @@
-"""Scores of the library's policies on the board of the benchmark.
+"""Scores of the library's policies on the benchmark, stored as its board.
 
 python -m tools.board [--only tails,shy]
 
-Run again after an interruption: fleets whose scores are kept are skipped.
+To resume after an interruption, run it again. Fleets that already have scores are skipped.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ LEFT_OUT = {"pause_exhaustive": "makes the choices of pause, but scores 142,506 
 
 
 def policies() -> dict[str, PolicyConfig]:
-    """Return the policies of the board by name."""
+    """Return the board's policies by name."""
     return {name: policy for name, policy in NAMED.items() if name not in LEFT_OUT}
 
 
 def main(
-    only: Annotated[str, typer.Option(help="Comma-separated fleets; all if left out.")] = "",
+    only: Annotated[str, typer.Option(help="Comma-separated fleets (default: all).")] = "",
 ) -> None:
-    """Run the policies on the fleets without kept scores, keep the scores, and draw all of them."""
+    """Run the policies on all fleets without stored scores, then store and draw the scores."""
     found = fleets()
     kept: dict[str, xr.Dataset] = {}
     if BOARD.exists():
@@ -53,7 +53,7 @@ def main(
 
 
 def scores(name: str, fleet: Fleet) -> xr.Dataset:
-    """Return the readings [policy, seed] of all policies that can run on a fleet."""
+    """Run all policies that can run on a fleet, and return their readings [policy, seed]."""
     chosen = {}
     for policy, config in policies().items():
         if why := refusal(fleet, config):

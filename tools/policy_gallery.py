@@ -186,7 +186,7 @@ def facts(policy: PolicyConfig, points: list[Point]) -> Iterator[tuple[str, str]
 
 @functools.cache
 def late_ranks() -> pd.DataFrame:
-    """Return the ranks [policy, fleet] on the board of the gauntlet after the late time."""
+    """Return the ranks [policy, fleet] on the gauntlet's board at the late time."""
     means = board.read(fleets.fleets()).late.mean("seed").to_pandas()
     return means.rank(ascending=False, method="min")
 

@@ -24,12 +24,12 @@ class Aim(NamedTuple):
     """Criterion by which configs are compared."""
 
     title: str  # column heading
-    values: xr.DataArray  # [config, seed]; NaN for a missing value
+    values: xr.DataArray  # [config, seed], NaN for missing values
     sign: int  # 1 if higher values are better, else -1
     noun: str  # noun phrase for the values, e.g. "simulated time"
     better: str  # comparative for a better value, e.g. "sooner"
     worse: str  # comparative for a worse value
-    missing: str  # verb phrase for a config without a value in at least one seed
+    missing: str  # verb phrase for a config that lacks a value in at least one seed
     unit: str = ""  # suffix of each value
     digits: int = 1  # decimal places
 
@@ -38,10 +38,10 @@ class Difference(NamedTuple):
     """Paired difference between a config and the reference config.
 
     Attributes:
-      mean: mean difference over the pairs, in the unit of the compared values; NaN without pairs.
-      low, high: ends of the confidence interval; NaN with fewer than two pairs.
+      mean: mean difference over the pairs, in the values' unit, or NaN if there are no pairs.
+      low, high: ends of the confidence interval, or NaN if there are fewer than two pairs.
       needed: number of seeds that would probably make the difference significant
-        (:func:`seeds_needed`); NaN with fewer than two pairs.
+        (:func:`seeds_needed`), or NaN if there are fewer than two pairs.
       pairs: number of seeds in which both configs have a value.
       seeds: total number of seeds.
     """
@@ -55,7 +55,7 @@ class Difference(NamedTuple):
 
     @property
     def shown(self) -> int:
-        """Sign of the difference, 1 or -1; 0 unless the confidence interval excludes 0.
+        """Sign of the difference (1 or -1), or 0 if the confidence interval does not exclude 0.
 
         Always 0 if a pair is incomplete, because the outcomes then determine which seeds remain.
         """
@@ -67,7 +67,7 @@ class Difference(NamedTuple):
 class Comparison(NamedTuple):
     """Comparison of all configs with a reference config."""
 
-    against: str  # reference config; empty if no candidate has a value in every seed
+    against: str  # reference config, or "" if no candidate has a value in every seed
     aims: tuple[Aim, ...]  # in order of priority
     comparisons: int  # number of differences that the intervals cover jointly
     differences: tuple[dict[str, Difference], ...]  # one dict per aim, keyed by config
@@ -121,14 +121,14 @@ def differences(
     All intervals hold jointly with 95 % confidence (Bonferroni correction).
 
     Args:
-      values: [config, seed]; NaN for a missing value (e.g. if a run never reached the target).
+      values: [config, seed], NaN for missing values (e.g. if a run never reached the target).
       against: reference config.
       comparisons: number of differences that the intervals cover jointly. The default, the number
         of other configs, is valid if ``against`` was chosen in advance. If it was chosen because
         it performed best, pass the number of pairs of configs.
 
     Returns:
-      Differences keyed by config, in the order of ``values``, without ``against``.
+      Differences of all configs except ``against``, keyed by config, in the order of ``values``.
 
     Raises:
       ConfigError: if ``values`` has no config named ``against``.
@@ -166,7 +166,7 @@ def seeds_needed(distance: float, spread: float, level: float, seeds: int) -> fl
       seeds: smallest number to return, at least 2.
 
     Returns:
-      Number of seeds; infinite if about a million or more are needed.
+      Number of seeds, or infinity if about a million or more are needed.
     """
     from scipy import special
 
@@ -186,7 +186,7 @@ def quoted(name: str) -> str:
 
 
 def listed(names: Iterable[str], number: int = 4, word: str = "and") -> str:
-    """Join names as "a, b and c"; replace names after the first ``number`` with "N more"."""
+    """Join names as "a, b and c". Replace names after the first ``number`` with "N more"."""
     shown = list(names)
     if len(shown) > number:
         shown = [*shown[:number], f"{len(shown) - number} more"]

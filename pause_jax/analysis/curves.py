@@ -31,7 +31,7 @@ MARKERS = (
     ("<", "M-.95,0L.75,-.95L.75,.95Z"),
     (">", "M.95,0L-.75,-.95L-.75,.95Z"),
 )  # fmt: skip
-# Alternating lengths of dashes and gaps, in units of the line width; () is a solid line.
+# Lengths of alternating dashes and gaps, in line widths. An empty tuple is a solid line.
 DASHES = ((), (5, 2), (1, 1.5), (6, 2, 1, 2), (2, 3), (9, 2), (4, 1, 1, 1, 1, 1), (1, 4))
 # Config names with a fixed style in all figures.
 KNOWN = ("pause", "sa_pause", "random", "fastest", "all", "all, no privacy", "bsfl", "genie")
@@ -119,7 +119,7 @@ class Style(NamedTuple):
     colour: str  # for a light page
     marker: str  # Matplotlib name
     shape: str  # SVG path of the marker in a box from -1 to 1
-    dash: tuple[float, ...]  # lengths of dashes and gaps; empty for a solid line
+    dash: tuple[float, ...]  # lengths of dashes and gaps (empty for a solid line)
 
 
 def style_at(place: int) -> Style:

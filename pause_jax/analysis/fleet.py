@@ -30,7 +30,7 @@ class Test(NamedTuple):
     """Result of a statistical test of one assumption."""
 
     figure: float  # correlation that measures the violation, near 0 if the assumption holds
-    p: float  # p-value; NaN without enough data
+    p: float  # p-value, or NaN if there is not enough data
 
     @property
     def significant(self) -> bool:
@@ -56,12 +56,12 @@ class Law(NamedTuple):
     Attributes:
       name: ``lognormal``, ``shifted_exponential``, ``pareto`` or ``normal``.
       log_density: float [C], log predictive density (in nats) of each client's measurements given
-        one of them, averaged over all choices of the given one. The client's scale is
+        one of them, averaged over all choices of that measurement. The client's scale is
         integrated out under a flat prior on its logarithm (on the mean for ``normal``), so the unit
-        of time does not matter. Every distribution has exactly one shared parameter, which is
-        fitted, so no complexity penalty is needed. Source: geometric intrinsic Bayes factor (Berger
+        of time does not matter. Every distribution has exactly one fitted shared parameter, so no
+        complexity penalty is needed. Source: geometric intrinsic Bayes factor (Berger
         and Pericchi 1996, "The intrinsic Bayes factor for model selection and prediction").
-      parameters: estimates keyed by the latency model's field names; ``std`` for ``normal``.
+      parameters: estimates keyed by the latency model's field names, or by ``std`` for ``normal``.
       scale: float [C], scale of each client in seconds: the median for ``lognormal``, the minimum
         for ``shifted_exponential`` and ``pareto``, and the mean for ``normal``.
     """
@@ -72,7 +72,7 @@ class Law(NamedTuple):
     scale: Floats
 
     def model(self, min_latency: float) -> Latency | None:
-        """Return the fitted model, with clients from fastest to slowest; None for ``normal``."""
+        """Return the fitted model, with clients from fastest to slowest, or None for ``normal``."""
         models: tuple[type[SpacedLatency], ...] = (LogNormal, ShiftedExponential, Pareto)
         cls = next((model for model in models if model.name == self.name), None)
         values = {name: float(np.float32(each.value)) for name, each in self.parameters.items()}
@@ -88,7 +88,7 @@ class Fleet(NamedTuple):
       ordered: whether the file has rounds or times. If not, the lines are assumed to be in order.
       laws: fitted distributions, best first by summed ``log_density``.
       drift: test for a trend. ``figure`` is the absolute rank correlation between latency and time,
-        averaged over clients, minus its expectation without a trend, but at least 0.
+        averaged over clients, minus the mean expected by chance, but at least 0.
       correlation: test for lag-1 autocorrelation of each client's latencies.
     """
 
@@ -186,7 +186,7 @@ def rivals(laws: tuple[Law, ...]) -> tuple[str, ...]:
 
 
 def _ends(scale: Floats, error: Floats) -> dict[str, Estimate]:
-    """Fit geometric spacing to scale estimates [C] with relative errors [C]; return both ends."""
+    """Fit geometric spacing to scales [C] with relative errors [C], and return both ends."""
     order = np.argsort(scale)
     place = np.linspace(0, 1, scale.size)
     design = np.stack([1 - place, place], axis=1)

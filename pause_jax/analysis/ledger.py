@@ -33,28 +33,28 @@ SIZES = "data sizes (aggregation weights)"
 
 
 class Ledger(NamedTuple):
-    """Releases and spent budgets of K clients; arrays are [K], or [S, K] for S seeds.
+    """Releases and spent budgets of K clients, as arrays [K], or [S, K] for S seeds.
 
     Attributes:
       mechanism: name of the mechanism.
       unit: unit that epsilon protects: ``coordinate``, ``update`` or ``none``.
-      num_parameters: d, number of entries of an update; 0 without learning.
+      num_parameters: d, number of entries in an update, or 0 if unknown or if no model is trained.
       delta: delta at which ``tight`` and ``tight_at_most`` hold.
       participations: int, number of rounds in which the client took part.
       releases: int, number of messages that depend on the client's data: updates (until the budget
         is spent) and un-noised answers to queries.
-      budget: float, eps_bar, the client's total budget per ``unit``; infinite without privacy.
+      budget: float, eps_bar, the client's total budget per ``unit``, or infinity if not limited.
       spent: float, sum of the epsilons of the client's updates (basic composition), per ``unit``.
       whole_update: float, total epsilon of an update's d coordinates: d * ``spent`` if ``unit`` is
-        ``coordinate``, else ``spent``; NaN if d is 0.
+        ``coordinate``, else ``spent``. It is NaN if d is 0.
       exhausted: bool, whether the client has too little budget left for another update.
-      last_release: int, round of an exhausted client's last update; 0 for clients with budget left,
-        and for all clients if the run did not record ``clients``.
+      last_release: int, round of an exhausted client's last update. It is 0 for clients with budget
+        left, and for all clients if the run did not record ``clients``.
       basic, basic_delta: largest ``spent``, and its delta (0 for a pure mechanism).
-      tight: largest :func:`total_epsilon` of any client; NaN without dp-accounting.
+      tight: largest :func:`total_epsilon`, or NaN if dp-accounting is needed but not installed.
       tight_at_most: :func:`total_epsilon` of a client that has the largest budget and takes part in
-        every round. This bound holds even if participation depends on the data. NaN without
-        learning or dp-accounting.
+        every round. This bound holds even if participation depends on the data. It is NaN if
+        no model is trained, or if dp-accounting is needed but not installed.
       unnoised: names of the quantities that clients sent without noise.
       client_ids: ids of clients 0, ..., K - 1; empty if clients are numbered 0, 1, ...
       overlaps: whether rounds overlap. If so, server steps count as rounds, and a release is
@@ -82,7 +82,7 @@ class Ledger(NamedTuple):
 
     @property
     def warning(self) -> str:
-        """Warning if clients send anything except data sizes without noise, else an empty string.
+        """Warning if clients send un-noised values other than data sizes, else an empty string.
 
         Print the warning next to every whole-update epsilon. Data sizes count as public.
         """
@@ -95,8 +95,8 @@ def ledger(run: Result | Selector | xr.Dataset, delta: float = 1e-5) -> Ledger:
     """Build the ledger of a finished run or of a deployed selector.
 
     Args:
-      run: a ``Result``, a ``Selector``, or one config of a ``sweep``: ``result.sel(config=...)``,
-        with or without the dimension ``seed``.
+      run: a ``Result``, a ``Selector``, or one config of a ``sweep`` (``result.sel(config=...)``,
+        with or without the ``seed`` dimension).
       delta: delta at which the tight totals hold, in [0, 1).
 
     Returns:
@@ -218,7 +218,7 @@ def _updates(budget: Budget, participations: np.ndarray) -> np.ndarray:
 
 
 def _last_rounds(clients: np.ndarray, updates: np.ndarray) -> np.ndarray:
-    """Return the round of each client's last update, 0 if none; ``clients`` is [..., T, slots]."""
+    """Return the round of each client's last update (0 if none). ``clients`` is [..., T, slots]."""
     last = np.zeros_like(updates)
     for seed in np.ndindex(updates.shape[:-1]):
         rounds, slots = np.nonzero(clients[seed] >= 0)
@@ -256,7 +256,7 @@ def _largest_total(
 def _total_if_known(
     mechanism: Mechanism, budget: float, participations: int, delta: float
 ) -> float:
-    """Return :func:`total_epsilon` for eps_bar ``budget``, or NaN without dp-accounting."""
+    """Return :func:`total_epsilon` for eps_bar ``budget``, or NaN if dp-accounting is missing."""
     schedule = mechanism.budget
     if _has_law(schedule):
         schedule = schedule.replace(total_epsilon=float(budget), law=None)
@@ -274,12 +274,12 @@ def total_epsilon(mechanism: Mechanism, participations: int, delta: float) -> fl
 
     Args:
       mechanism: mechanism whose parameters are scalars.
-      participations: n, which must not depend on the data; ``num_rounds`` is always valid.
+      participations: n, which must not depend on the data. ``num_rounds`` is always valid.
       delta: failure probability at which epsilon is computed, in [0, 1).
 
     Returns:
-      Total epsilon per ``mechanism.unit``; infinite without a guarantee, and 0 without releases.
-      For a pure mechanism, it never exceeds the plain sum, and equals it if ``delta`` is 0.
+      Total epsilon per ``mechanism.unit``, infinite if there is no guarantee and 0 if nothing is
+      released. For a pure mechanism, it is at most the plain sum, and equals it if ``delta`` is 0.
 
     Raises:
       ConfigError: if delta is not in [0, 1).
@@ -347,7 +347,7 @@ TOTALS: dict[type, Callable[[Any, float], float]] = {
 
 @functools.lru_cache(maxsize=256)
 def _composed(parts: Callable[[Any], list[Any]], releases: tuple[Any, ...], delta: float) -> float:
-    """Compose the privacy loss distributions ``parts(releases)``; return epsilon at ``delta``."""
+    """Compose privacy loss distributions, ``parts(releases)``, and return epsilon at ``delta``."""
     try:
         left = parts(releases)
     except OverflowError:  # e^eps overflows for eps >= 710

@@ -1,4 +1,4 @@
-"""Privacy ledgers of a sweep, as a terminal table or a CSV file of all clients."""
+"""Privacy ledgers of a sweep, as a terminal table or a per-client CSV file."""
 
 from __future__ import annotations
 

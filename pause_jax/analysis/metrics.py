@@ -28,7 +28,7 @@ def time_to_accuracy(result: xr.Dataset, target: float) -> xr.DataArray:
       target: accuracy in (0, 1].
 
     Returns:
-      Seconds, [config, seed]; NaN for runs that never reached the target.
+      Seconds, [config, seed], or NaN for runs that never reached the target.
 
     Raises:
       ConfigError: if ``target`` is not in (0, 1].
@@ -40,7 +40,7 @@ def time_to_accuracy(result: xr.Dataset, target: float) -> xr.DataArray:
 
 
 def final_accuracy(result: xr.Dataset) -> xr.DataArray:
-    """Return the last test accuracy of each run, [config, seed]; NaN if the model is not finite."""
+    """Return each run's last test accuracy, [config, seed], or NaN if the model is not finite."""
     return final(result, "test_accuracy")
 
 
@@ -56,11 +56,11 @@ def final(result: xr.Dataset, name: str) -> xr.DataArray:
 
 
 def worst_share(values: xr.DataArray, share: float = 0.1) -> xr.DataArray:
-    """Return the mean of the lowest values along the dimension ``client``.
+    """Return the mean of the lowest values along the ``client`` dimension.
 
     Args:
       values: client scores, such as accuracies. NaN values are ignored.
-      share: share of clients to average over, in (0, 1]; at least one client is included.
+      share: share of clients to average over, in (0, 1]. At least one client is included.
 
     Raises:
       ConfigError: if ``share`` is not in (0, 1].
@@ -105,7 +105,7 @@ def empty_rounds(result: xr.Dataset) -> xr.DataArray:
 
 
 def total_regret(result: xr.Dataset) -> xr.DataArray:
-    """Return the total regret, [config, seed]; NaN if not tracked. Empty rounds add 0."""
+    """Return the total regret, [config, seed], or NaN if not tracked. Empty rounds add 0."""
     return result.regret.sum("round", min_count=1)
 
 
@@ -120,5 +120,5 @@ def mean_and_error(values: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
     mean = values.sum("seed", min_count=1) / count.where(count > 0)
     square = ((values - mean) ** 2).sum("seed", min_count=1)
     error = (square / (count - 1).where(count > 1) / count.where(count > 0)) ** 0.5
-    # The error of an infinite mean (the budget spent without privacy) is undefined.
+    # An infinite mean (the spent budget if there is no privacy mechanism) has no standard error.
     return mean, error.where(np.isfinite(mean))

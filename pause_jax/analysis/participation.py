@@ -26,8 +26,8 @@ class Participation(NamedTuple):
 
     Attributes:
       share: [seed, K], share of the played rounds in which each client took part.
-      seconds: [K], expected latency per client; None if any config's latency model is unavailable.
-      clients: [K], client numbers, fastest client first; None if speeds are not known.
+      seconds: [K], expected latencies, or None if any config's latency model is unavailable.
+      clients: [K], client numbers, fastest client first, or None if speeds are not known.
     """
 
     share: Floats
@@ -81,7 +81,7 @@ def _of_config(one: xr.Dataset) -> Participation:
 
 
 def _expected_seconds(one: xr.Dataset, num_clients: int) -> Floats | None:
-    """Return each client's expected latency in seconds, [K]; None if the model cannot be loaded."""
+    """Return each client's expected latency in seconds, [K], or None if loading the model fails."""
     size = 4.0 * float(one.num_parameters)
     samples = one.data_size.mean("seed").values[:num_clients]
     with contextlib.suppress(ConfigError):

@@ -49,7 +49,7 @@ def plot_accuracy(result: xr.Dataset, axes: Axes, target: float | None = None) -
     Args:
       result: data set from ``sweep``. With several seeds, bands or bars show the standard error.
       axes: Matplotlib axes.
-      target: accuracy in [0, 1] to mark with a horizontal line; ignored for regression.
+      target: accuracy in [0, 1] to mark with a horizontal line (ignored for regression).
     """
     accuracy = curves_of.classifies(result)
     curves = curves_of.progress(result)
@@ -79,7 +79,7 @@ def plot_accuracy(result: xr.Dataset, axes: Axes, target: float | None = None) -
 
 
 def plot_spent(result: xr.Dataset, axes: Axes) -> None:
-    """Plot, by round, the largest budget spent by any client, averaged over seeds.
+    """Plot the largest budget spent by any client against rounds, averaged over seeds.
 
     Identical curves have decreasing line widths and labels that end in ``(same as NAME)``.
     """
@@ -133,7 +133,7 @@ def plot_regret(curves: xr.DataArray, axes: Axes, scale: str = "log") -> None:
 def _draw(
     curves: dict[str, Curve], result: xr.Dataset | xr.DataArray, axes: Axes, *, errors: bool
 ) -> str:
-    """Draw curves in the configs' styles; return a note on the errors for the title."""
+    """Draw curves in the configs' styles, and return a note on the errors for the title."""
     looks = styles(result.config.values)
     same = {name: names for names in curves_of.hidden(curves) for name in names}
     banded = errors and any(np.isfinite(curve.error).any() for curve in curves.values())
@@ -200,12 +200,12 @@ def save_figures(
     Args:
       result: data set from ``sweep``.
       folder: output folder, created if missing.
-      target: accuracy to mark with a horizontal line; ignored for regression.
+      target: accuracy to mark with a horizontal line (ignored for regression).
 
     Returns:
-      Paths of the figures, which are ``accuracy_vs_seconds`` with learning (``loss_vs_seconds`` for
-      regression), ``spent_budget_vs_rounds`` if any budget is limited, and
-      ``participation_per_client``.
+      Paths of the files. The figures are ``participation_per_client``, ``accuracy_vs_seconds`` if
+      a model is trained (``loss_vs_seconds`` for regression), and ``spent_budget_vs_rounds`` if
+      any budget is limited.
     """
     import matplotlib
     from matplotlib.figure import Figure

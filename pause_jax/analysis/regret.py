@@ -61,7 +61,7 @@ def measure(configs: Mapping[str, SimConfig], keys: Array) -> xr.DataArray:
     """Sweep each config over the same keys and return the cumulative regret.
 
     Args:
-      configs: configs by name, with ``track_regret=True`` and without overlapping rounds.
+      configs: configs by name, with ``track_regret=True`` and no overlapping rounds.
       keys: typed keys [S].
 
     Returns:
@@ -107,10 +107,10 @@ def growth(regret: ArrayLike) -> Growth:
     standard error over seeds, because points along a curve are strongly correlated.
 
     Args:
-      regret: cumulative regret [seeds, T]; rounds that are NaN in any seed are dropped.
+      regret: cumulative regret [seeds, T]. Rounds that are NaN in any seed are dropped.
 
     Returns:
-      The fit; all NaN if R(n) <= 0 in any seed at a fitted round, where ln R is undefined.
+      The fit. All fields are NaN if R(n) <= 0 in any seed at a fitted round (ln R is undefined).
 
     Raises:
       ValueError: if the array is not two-dimensional or has fewer than 20 rounds.

@@ -171,7 +171,7 @@ def notes(result: xr.Dataset) -> Iterator[str]:
         yield from _collapse(name, one)
         if "client_accuracy" in one:
             scored = one.client_accuracy.notnull().any("eval_round")
-            # A run without any client score never had a finite model.
+            # A run that has no client scores never had a finite model.
             unscored = ~scored & (one.data_size >= 0) & scored.any("client")
             if most := int(unscored.sum("client").max()):
                 yield f"{name}: no accuracy for clients with one sample (up to {most} per seed)."

@@ -58,7 +58,7 @@ class Sheet(NamedTuple):
         yield ""
 
     def _widths(self, room: int) -> list[int] | None:
-        """Return column widths, widening narrow columns first; None if the table does not fit."""
+        """Return column widths, widening narrow columns first, or None if the table is too wide."""
         wished, widths = [], []
         for place, column in enumerate(self.columns):
             cells = [str(column.header), *(row[place].plain for row in self.rows)]
@@ -110,7 +110,7 @@ def make_table(
     """Build a table for the terminal, with a title above it and a caption below it.
 
     Create columns with :func:`label`, :func:`word` or :func:`number`. A plain string is the heading
-    of a column of prose, which wraps. Cells are not parsed as markup. Pass ``Text`` for styled
+    of a text column, whose cells wrap. Cells are not parsed as markup. Pass ``Text`` for styled
     cells.
     """
     cells = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]

@@ -33,7 +33,7 @@ class Info(NamedTuple):
 
     Attributes:
       energy: energy of the cohort, PAUSE (18), computed by the search that selected it.
-      optimality_gap: energy of the exact optimum minus ``energy``; 0 for exact searches.
+      optimality_gap: energy of the exact optimum minus ``energy`` (0 for exact searches).
       acceptance_rate: fraction of annealing steps in which the proposed move was accepted.
     """
 
@@ -53,7 +53,7 @@ class Observation(NamedTuple):
 
     Losses, updates and ``server_loss`` are None unless the policy declares them in
     ``PolicyConfig.reads``. (Losses are sent without noise, so they can reveal private data.)
-    Without learning, ``loss`` and ``square_loss`` are 1, and ``update`` has no entries.
+    If no model is trained, ``loss`` and ``square_loss`` are 1, and ``update`` has no entries.
 
     With ``when_spent="drop"``, a client whose budget is spent occupies its slot for its usual
     latency but sends nothing. Its entry in ``received`` is False.
@@ -70,10 +70,10 @@ class Observation(NamedTuple):
         Mask losses and updates with ``selection.active & observation.received``.
       available: bool [K], whether each client could be selected, True by default.
       late: bool [m], whether each update is late and enters the next average, False by default.
-      clock: simulated time of the observation in seconds; NaN if the server has no clock.
-      server_loss: (aggregation weights [m]) -> validation loss of the sum of the model before the
-        round and the weighted updates; None if the server has no validation samples.
-      staleness: int [m], server steps from start to averaging; 0 if rounds do not overlap.
+      clock: simulated time of the observation in seconds, or NaN if the server has no clock.
+      server_loss: (aggregation weights [m]) -> validation loss of the model before the round plus
+        the weighted updates. It is None if the server has no validation samples.
+      staleness: int [m], server steps from start to averaging (0 if rounds do not overlap).
     """
 
     latency: Float[Array, " m"]

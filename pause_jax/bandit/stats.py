@@ -19,7 +19,7 @@ class ClientStats(NamedTuple):
 
     Attributes:
       counts: int or float [K], number of rounds in which each client took part, T_k.
-      mean_speed: float [K], mean of tau_min / tau_k over these rounds; 0 for untried clients.
+      mean_speed: float [K], mean of tau_min / tau_k over these rounds (0 for untried clients).
     """
 
     counts: Int[Array, " K"] | Float[Array, " K"]
@@ -72,7 +72,7 @@ def ucb_index(
       speed_weight: zeta (1 in the paper's formula, 3 in the authors' large network).
 
     Returns:
-      Dimensionless bound, float [K]; +inf for an untried client.
+      Dimensionless bounds, float [K], +inf for untried clients.
     """
     counts = stats.counts.astype(stats.mean_speed.dtype)
     log_round = jnp.log(jnp.asarray(round, counts.dtype))

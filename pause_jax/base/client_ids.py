@@ -49,10 +49,10 @@ def natural_order(name: str) -> tuple[list[Any], str]:
 
 
 def numbered(name: str, given: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-    """Map the N client ids ``given`` to the numbers 0, 1, ... in natural order.
+    """Map the N client ids in ``given`` to the numbers 0, 1, ... in natural order.
 
     Returns:
-      (ids of clients 0, 1, ...; client number of each entry, int32 [N]).
+      The ids of clients 0, 1, ..., and the client number of each entry, int32 [N].
 
     Raises:
       ConfigError: if an id is invalid. The message contains ``name`` and the id's position.
@@ -73,7 +73,7 @@ def numbered(name: str, given: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[n
 
 
 def plain(number: int) -> tuple[str, ...]:
-    """Return the ids "0", "1", ... of ``number`` clients without names."""
+    """Return the ids "0", "1", ... of ``number`` unnamed clients."""
     return tuple(map(str, range(number)))
 
 

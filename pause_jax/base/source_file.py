@@ -30,7 +30,7 @@ class FromFile(Config):
 
     @property
     def client_ids(self) -> tuple[str, ...]:
-        """Ids of clients 0, 1, ... in the file; empty if the file has no ids."""
+        """Ids of clients 0, 1, ... in the file, or an empty tuple if the file has no ids."""
         return ()
 
 
@@ -108,8 +108,8 @@ def parsed(
     """Read a file, store its parsed content in ``tables``, and return its SHA-256.
 
     A traced program cannot read files. Instead, it looks up the content in ``tables``, under the
-    digest followed by ``part``, which distinguishes tables from the same file. ``where`` is the
-    config field, such as ``latency``. ``path`` may be relative to the working directory.
+    digest followed by ``part``. ``part`` distinguishes between tables from one file. ``where``
+    is the config field, such as ``latency``. ``path`` may be relative to the working directory.
 
     Raises:
       ConfigError: if the file cannot be read, or does not match a non-empty ``digest``.

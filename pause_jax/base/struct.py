@@ -177,8 +177,8 @@ class Sizes(NamedTuple):
 
     Attributes:
       num_clients: K, number of clients.
-      num_selected: number of clients that the policy should choose at a time; m by default.
-      cohort_size: number of clients that the policy chooses at a time; K for the policy ``all``.
+      num_selected: number of clients that the policy should choose at a time (m by default).
+      cohort_size: number of clients that the policy chooses at a time (K for the ``all`` policy).
     """
 
     num_clients: int

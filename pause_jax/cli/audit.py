@@ -1,4 +1,4 @@
-"""Command ``pause-jax audit``, which tests the claimed epsilon of privacy mechanisms."""
+"""The ``pause-jax audit`` command, which tests the claimed epsilon of privacy mechanisms."""
 
 from __future__ import annotations
 

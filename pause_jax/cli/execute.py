@@ -116,7 +116,7 @@ def described(seed: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _executor(text: str | None) -> Iterator[Executor | None]:
-    """Yield an executor for ``local:N``, a scheduler address or file; None if ``text`` is None."""
+    """Yield an executor for a scheduler (``local:N``, address or file), or None if omitted."""
     if text is None:
         yield None
         return

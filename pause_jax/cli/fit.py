@@ -1,4 +1,4 @@
-"""Command ``pause-jax fit``, which describes the measured latencies of a fleet."""
+"""The ``pause-jax fit`` command, which describes the measured latencies of a fleet."""
 
 from __future__ import annotations
 

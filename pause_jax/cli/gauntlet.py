@@ -1,4 +1,4 @@
-"""Command ``pause-jax gauntlet``, which compares a policy with those of the benchmark."""
+"""The ``pause-jax gauntlet`` command, which compares a policy with the benchmark's policies."""
 
 from __future__ import annotations
 
@@ -32,22 +32,20 @@ def gauntlet(
         list[str] | None,
         typer.Option("--set", metavar="FIELD=VALUE", help="Field to change. May be repeated."),
     ] = None,
-    only: Annotated[
-        str | None, typer.Option(help="Fleets, separated by commas (default: all).")
-    ] = None,
+    only: Annotated[str | None, typer.Option(help="Comma-separated fleets (default: all).")] = None,
     out: Annotated[pathlib.Path, typer.Option(help="Folder for all results.")] = pathlib.Path(
         "results"
     ),
     verify: Annotated[
-        int, typer.Option(help="Replay this many random kept runs, and compare them.", min=0)
+        int, typer.Option(help="Number of random stored runs to replay and compare.", min=0)
     ] = 0,
 ) -> None:
-    """Play a policy in the benchmark's worlds, and compare it with the kept policies.
+    """Run a policy on the benchmark, and compare it with the benchmark's policies.
 
-    Only the policy itself runs. The result folder receives its standings as standings.csv, .md and
-    .tex, a heat map of all policies as heatmap.pdf, and all readings as scores.nc.
+    Only your policy runs. The result folder contains its standings (standings.csv, .md and .tex), a
+    heat map of all policies (heatmap.pdf) and all readings (scores.nc).
     """
-    # Imported late, because xarray and matplotlib take a second to import.
+    # Imported late because xarray and matplotlib take a second to import.
     from pause_jax.analysis.gauntlet import board, picture, standings
 
     fleets = None if only is None else only.split(",")
@@ -55,10 +53,10 @@ def gauntlet(
         replayed = board.verify(verify, only=fleets)
         typer.echo(replayed.to_string(index=False))
         equal = int(replayed["equal"].sum())
-        typer.echo(f"{equal} of {verify} replayed runs equal the kept ones.")
+        typer.echo(f"{equal} of {verify} replayed runs match the stored readings.")
     if policy is None:
         if not verify:
-            raise ConfigError("Name a policy or a Python file, or use --verify.")
+            raise ConfigError("Pass a policy name or a Python file, or use --verify.")
         raise typer.Exit(int(equal < verify))
     for extra, module in (("report", "jinja2"), ("report", "tabulate"), ("plot", "matplotlib")):
         if importlib.util.find_spec(module) is None:
@@ -86,10 +84,10 @@ def gauntlet(
 
 
 def _found(text: str) -> PolicyConfig:
-    """Return the policy that the argument names.
+    """Return the policy named by the command-line argument ``text``.
 
     Raises:
-      ConfigError: if it names no policy, or its file holds several and it names none of them.
+      ConfigError: if the policy is unknown, or the file does not contain exactly one match.
     """
     file, _, name = text.partition(":")
     if not file.endswith(".py"):
@@ -100,11 +98,11 @@ def _found(text: str) -> PolicyConfig:
         key: entry
         for key, entry in entries.items()
         if isinstance(entry, type) and issubclass(entry, PolicyConfig)
-        # Excludes the classes that the file imports.
+        # Exclude the classes that the file imports.
         if entry.__module__ == entries["__name__"]
     }
     chosen = {key: entry for key, entry in classes.items() if name in ("", key)}
     if len(chosen) != 1:
         found = f"has the policy classes {listed(classes)}" if classes else "has no policy class"
-        raise ConfigError(f"{text}: {file} {found}. Pass {file}:CLASS with one of its classes.")
+        raise ConfigError(f"{text}: {file} {found}. Pass {file}:CLASS to choose one.")
     return next(iter(chosen.values()))()

@@ -1,4 +1,4 @@
-"""Command ``pause-jax import``, which converts published data to the library's formats."""
+"""The ``pause-jax import`` command, which converts published data to the library's formats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOURCES = {
     "leaf": "leaf",
     "huggingface": "huggingface",
 }
-# Suggested options for each written file.
+# Suggested options for each output file.
 _NEXT = {
     DEVICES: "--set latency=network --set latency.path={}",
     INTERVALS: "--set availability_trace=intervals --set availability_trace.path={}",

@@ -80,7 +80,7 @@ def status_of(error: BaseException | None) -> int:
 
 
 def end_of_space(error: OSError) -> NoReturn:
-    """If a disk is full, print one line and exit with status 1; otherwise, reraise the error."""
+    """Print one line and exit with status 1 if a disk is full. Otherwise, reraise the error."""
     if error.errno != errno.ENOSPC:
         raise error
     # Redirect standard output to the null device, where the flush at exit cannot fail.

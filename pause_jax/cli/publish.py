@@ -65,7 +65,7 @@ def _print(
 ) -> None:
     console = Console()
     sizes = result.data_size.where(result.data_size >= 0)
-    if sizes.max() > 1:  # without learning, each client has one sample
+    if sizes.max() > 1:  # if learning is None, each client has one sample
         low, high = int(sizes.min()), int(sizes.max())
         console.print(f"{result.sizes['client']} clients, {low} to {high} samples each")
     if len(rows) > 1:

@@ -1,4 +1,4 @@
-"""Command ``pause-jax report``, which writes an HTML page from the data of a result."""
+"""The ``pause-jax report`` command, which writes an HTML page from a result's data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pause_jax.cli.options import Load, Target
 
 
 def report(
-    folder: Annotated[pathlib.Path, typer.Argument(help="Result folder, which contains data.nc.")],
+    folder: Annotated[pathlib.Path, typer.Argument(help="Result folder that contains data.nc.")],
     target: Target = 0.8,
     against: Annotated[
         str | None,

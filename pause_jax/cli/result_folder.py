@@ -25,7 +25,7 @@ _LONGEST_NAME = 200
 
 
 class Run(TypedDict, total=False):
-    """Content of ``run.json``, which includes the command and the seeds of a result."""
+    """Content of ``run.json``, including a result's command and seeds."""
 
     command: str
     seed: int

@@ -1,4 +1,4 @@
-"""Command ``pause-jax tune``, which searches for the best values of config fields."""
+"""The ``pause-jax tune`` command, which searches for the best values of config fields."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _print(found: Tuned, objective: Objective) -> None:
         "*: best mean with fresh seeds, written to best.toml. scored: how many of the "
         f"{found.finalists.seeds[0]} seeds have a score. Configs with fewer scores rank lower. "
         "change: difference from the initial config with the same seeds. searched: mean in the "
-        f"search, which flatters the best of {len(found.trials)} configs."
+        f"search (optimistic for the best of {len(found.trials)} configs)."
     )
     Console().print(
         make_table([label("config"), *headings], rows, title=objective.text, caption=caption)

@@ -18,7 +18,7 @@ class StalenessWeight(Config):
     """Base class for staleness factors, which reduce the weight of updates from older models."""
 
     def factor(self, staleness: Array) -> Float[Array, ...]:
-        """Return the factor in (0, 1] that scales an update's weight; 1 at a staleness of 0.
+        """Return the factor in (0, 1] that scales an update's weight. It is 1 at a staleness of 0.
 
         ``staleness`` is the number of server steps from download to averaging, as a float.
         """
@@ -33,7 +33,7 @@ class Polynomial(StalenessWeight):
     """
 
     name: ClassVar[str] = "polynomial"
-    summary: ClassVar[str] = "(1 + staleness)^-a; a = 1/2 in FedBuff"
+    summary: ClassVar[str] = "(1 + staleness)^-a, with a = 1/2 in FedBuff"
 
     exponent: float = number(default=0.5, at_least=0)
 

@@ -60,7 +60,7 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a static value for TOML. Tuples become lists, and other objects become strings."""
+    """Convert a static value for TOML. Tuples become lists, and custom objects become strings."""
     if type(value) is tuple:
         return [_plain(entry) for entry in value]
     return value if isinstance(value, str | int | float) else text_of(value)
@@ -142,7 +142,7 @@ def changed(config: C, changes: Iterable[str]) -> C:
 
 
 def parse_value(config: Config, path: str, text: str) -> Any:
-    """Parse ``text`` as the value of the field ``path``: a TOML value, a name or a plain string.
+    """Parse ``text`` (a TOML value, name or plain string) as the value of the field at ``path``.
 
     Raises:
       ConfigError: if the path or a name is unknown.

@@ -35,7 +35,7 @@ from pause_jax.privacy import Geometric, NoPrivacy, PerCoordinateLaplace
 from pause_jax.world.availability import Phones
 from pause_jax.world.latency import Network, SpeedNormal, TenGroups
 
-# Policy, given by name or as a config.
+# Policy name or policy config.
 AnyPolicy = str | PolicyConfig
 
 
@@ -48,8 +48,8 @@ def phones(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfi
     """Configure Digits on 200 phones, with latency and availability fitted to measurements.
 
     ``Network(path="phones")`` combines measured training times of a ResNet with the network rates
-    of FLASH. Transfers have the size of ResNet-18 (11.7 million float32 weights) instead of the
-    small trained model, so a round takes minutes, as in a real fleet. About one phone in ten is
+    of FLASH. Transfers are sized for ResNet-18 (11.7 million float32 weights), not for the small
+    model being trained, so a round takes minutes, as in a real fleet. About one phone in ten is
     available at any time (idle, charging and on Wi-Fi). For details, see ``tools/devices.py`` and
     :class:`pause_jax.world.availability.Phones`.
     """
@@ -117,7 +117,7 @@ def bsfl_fashion(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> Sim
     """Configure i.i.d. Fashion-MNIST with cnn3, K = 500, m = 25, alpha = 2, beta = 1 (BSFL Fig. 8).
 
     The BSFL image presets use the number of clients, learning rates, alpha and beta from Table 3.
-    The number of rounds is the "Training Time" in the table (400 or 200, without a unit). The paper
+    The number of rounds is the "Training Time" in the table (400 or 200, with no unit). The paper
     mentions a "CNN" and StepLR, but specifies no network except ResNet-18. The paper also omits the
     decay steps, optimizer, batch sizes and latencies. We chose cnn3, Adam, ten latency groups, and
     a learning rate that is halved after each quarter of the rounds.
@@ -171,7 +171,7 @@ def _small(
 def _large(small: SimConfig, policy: AnyPolicy) -> SimConfig:
     """Enlarge a config to the PAUSE authors' large network (K = 300, m = 15, 500 rounds).
 
-    PAUSE policies given by name use zeta = 3 and, with annealing, 3,000 steps and ``cooling=30``.
+    PAUSE policies passed by name use zeta = 3 and, with annealing, 3,000 steps and ``cooling=30``.
     """
     chosen = named(policy)
     if isinstance(policy, str) and isinstance(chosen, Pause):

@@ -28,21 +28,21 @@ class SimConfig(Config):
 
     Attributes:
       num_clients: K, number of clients (static).
-      num_selected: m, number of clients chosen per round; the policy ``all`` chooses K (static).
+      num_selected: m, number of clients chosen per round (static). The ``all`` policy chooses K.
       num_rounds: T, maximum number of rounds, or of server steps if rounds overlap (static).
       clock: clock that determines when clients start and when the server steps.
       max_seconds: simulated seconds after which no round starts; None for no limit. The last round
         may end later, as in the PAUSE authors' code. The remaining rounds are not played and spend
         no budget (see ``Result.played``).
-      eval_every: number of rounds between evaluations of the model, which is also evaluated after
-        the last round played (static).
+      eval_every: number of rounds between model evaluations (static). The model is also evaluated
+        after the last round played.
       track_regret: whether to compute the genie's choice and the regret in every round (static).
       policy: policy that chooses the clients.
       shuffle_clients: whether each run shows the clients to the policy in a random order, so that
         client numbers are uninformative. Results keep the original numbers (static).
       reward: parameters of the reward, which also determine the regret.
       latency: latency model.
-      availability_trace: trace that determines when clients are connected; None if they always are.
+      availability_trace: trace of client connections; None if clients are always connected.
       availability: probability that a connected client is available in a round, independently of
         other clients and rounds.
       dropout: probability that a chosen client drops out of a round, independently of other clients
@@ -56,9 +56,9 @@ class SimConfig(Config):
         next round's weighted average. Client state (``keep_optimizer_state``) is saved only
         if the update reaches the server, in time or late (static).
       privacy: mechanism that releases updates, with its budget schedule.
-      when_spent: handling of clients with a spent budget, which release nothing. ``exclude``
-        prevents policies from choosing these clients. With ``drop``, policies may choose them,
-        and they take their usual time but send neither an update nor a loss. The server averages
+      when_spent: handling of clients with a spent budget. These clients release nothing. With
+        ``exclude``, policies cannot choose them. With ``drop``, policies may choose them, and they
+        take their usual time but send neither an update nor a loss. The server averages
         the updates of the other clients (static).
       learning: data, model and local training; None to simulate only the bandit.
     """

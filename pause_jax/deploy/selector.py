@@ -56,7 +56,7 @@ class Choice(NamedTuple):
       clients: ids [n] of the chosen clients, n <= m.
       weights: float [n], aggregation weights, which sum to one.
       epsilon: float [n], epsilon of each client's release in this round, per ``epsilon_unit``;
-        infinite without privacy.
+        infinite if the budget is unlimited.
     """
 
     round: int
@@ -89,11 +89,11 @@ class Selector:
 
     Attributes:
       config: config of the simulation, with its files loaded.
-      client_ids: ids of clients 0, ..., K - 1; dicts and lists of clients use them.
+      client_ids: ids of clients 0, ..., K - 1. Dicts and lists of clients use these ids.
       round: number of rounds for which :meth:`ask` was called, including an open round.
       counts: int [K], number of releases charged to each client, including an open round.
       queried: int [K], number of questions that each client has answered.
-      budget: float [K], total epsilon (eps_bar) of each client; infinite without privacy.
+      budget: float [K], total epsilon (eps_bar) of each client; infinite if unlimited.
       num_parameters: number of entries in an update; 0 if unknown.
     """
 
@@ -117,7 +117,7 @@ class Selector:
           key: typed PRNG key. A simulation with the same key and feedback makes the same choices.
           data: data set, as in ``simulate``. With ``data_size``, neither it nor the model is read.
           data_size: number of samples of each client [K] (default: from the config's data, or 1
-            without learning).
+            if ``config.learning`` is None).
           quality: data quality of each client [K], > 0 and, in BSFL, at most 1 (default: 1).
             Ignored if the sizes come from the config's data.
           update_size: number of entries in an update, for a policy that reads updates or a latency
@@ -293,7 +293,7 @@ class Selector:
           failed: seconds that the server waited for each client that did not answer. The policy
             treats them as latencies. The policy learns nothing about a chosen client that is in
             neither ``seconds`` nor ``failed``.
-          idle: chosen clients that certainly released nothing. Their charge for this round is
+          idle: chosen clients known to have released nothing. Their charge for this round is
             refunded. All other chosen clients remain charged, including failed clients.
 
         Raises:
@@ -415,7 +415,7 @@ class Selector:
 
         Args:
           path: file written by :meth:`save`.
-          config: config of the selector, required if it contains objects that a file cannot
+          config: the selector's config, required if it contains objects that a file cannot
             describe, such as a model. Ignored unless it equals the config in the file.
 
         Raises:
@@ -494,7 +494,7 @@ class Selector:
         return self._number[client]
 
     def _by_number(self, name: str, values: Any, known: Collection[int], what: str) -> Any:
-        """Return ``values`` by client number. Raise ConfigError for a client outside ``known``."""
+        """Key ``values`` by client number. Raise ConfigError for a client outside ``known``."""
         by_number = {}
         for client in values:
             number = self._number_of(name, client)

@@ -1,1 +1,1 @@
-"""Importers for data files of other projects, one module per source."""
+"""Importers for data files from other projects, with one module per source."""

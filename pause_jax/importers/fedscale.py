@@ -124,7 +124,7 @@ def _intervals(request: Request, traces: Sequence[_Trace]) -> tuple[Rows, str]:
 
 
 def _number(value: Any, above: float = -math.inf) -> float:
-    """Return ``value`` as a float; raise ValueError unless it is a finite number > ``above``."""
+    """Return ``value`` as a float. Raise ValueError unless it is a finite number > ``above``."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError
     if not (math.isfinite(value) and value > above):

@@ -81,7 +81,7 @@ def _column(path: pathlib.Path, part: Any, name: str, columns: Mapping[str, str]
 
 
 def _array(path: pathlib.Path, part: Any, column: str) -> NDArray[Any]:
-    """Return a column as a numeric array; grey images have shape [N, H, W, 1]."""
+    """Return a column as a numeric array. Grey images have shape [N, H, W, 1]."""
     feature = part.features[column]
     # The pixels of a palette image are palette indices, not colours.
     rows = [

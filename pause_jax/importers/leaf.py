@@ -18,7 +18,7 @@ from pause_jax.base.spelling import one_line
 from pause_jax.importers.request import Imported, Request, parsed, refuse
 from pause_jax.importers.samples import Samples, imported, pixels
 
-# Printable ASCII characters become the tokens 1 to 95, and all other characters become 0.
+# Printable ASCII characters become tokens 1 to 95, and all other characters become token 0.
 _FIRST, _LAST = ord(" "), ord("~")
 
 

@@ -44,7 +44,7 @@ class Request(NamedTuple):
 
     @property
     def path(self) -> pathlib.Path:
-        """Path of the only file; raises ConfigError if the request has several files."""
+        """Path of the only file. Raises ConfigError if the request has several files."""
         if len(self.paths) > 1:
             refuse(self.paths[1], "must be imported separately, into another folder")
         return self.paths[0]
@@ -101,7 +101,7 @@ class Imported(NamedTuple):
     notes: tuple[str, ...] = ()
 
     def write(self, folder: pathlib.Path) -> list[pathlib.Path]:
-        """Write all files to a folder, which is created if missing, and return their paths.
+        """Write all files to a folder, creating it if missing, and return their paths.
 
         Raises:
           ConfigError: if a file already exists or cannot be written.

@@ -66,8 +66,8 @@ def _joined(path: pathlib.Path, samples: Samples) -> tuple[NDArray[Any], NDArray
         if form not in (None, own):
             refuse(
                 path,
-                f"samples of client {client!r} differ in shape or dtype from those of earlier "
-                "clients",
+                f"samples of client {client!r} differ in shape or dtype from earlier clients' "
+                "samples",
             )
         if not (np.isfinite(x).all() and np.isfinite(y).all()):
             refuse(path, f"client {client!r} has a value that is not finite")

@@ -44,8 +44,8 @@ class LocalTraining(NamedTuple):
 class Keys(NamedTuple):
     """Random keys for local training, shared by all clients."""
 
-    order: Key[Array, ""]  # for sample order and dropout; a new key in every round
-    inputs: Key[Array, ""]  # for noise in low-quality inputs; the same key in every round
+    order: Key[Array, ""]  # for sample order and dropout, new in every round
+    inputs: Key[Array, ""]  # for noise in low-quality inputs, the same in every round
 
 
 class Slot(NamedTuple):

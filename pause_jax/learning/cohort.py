@@ -20,7 +20,7 @@ from pause_jax.learning.work import Steps
 CPU_BYTES = 16 * 2**20
 ACCELERATOR_BYTES = 2**30
 
-# (slot, steps of all clients trained side by side; None for a single client) -> training result.
+# (slot, steps of all clients trained side by side or None for one client) -> training result.
 Train = Callable[[Any, Steps | None], Any]
 
 
@@ -29,7 +29,7 @@ class Execution(NamedTuple):
 
     Attributes:
       client_batch: maximum number of clients trained side by side (1: one after another); by
-        default chosen from the memory that one client needs.
+        default based on the memory that one client needs.
       mesh: device mesh whose ``client`` axis divides a cohort among devices; None for one device.
       precision: precision of matrix products in the clients' training, as in
         ``jax.default_matmul_precision``; None for the device's default. All other matrix
@@ -71,7 +71,7 @@ def map_clients(
 ) -> Any:
     """Map ``train`` over the slots of a cohort and return the results, with leaves [m, ...].
 
-    ``steps`` [m] holds each slot's step counts (total 0 if empty); None if all counts are equal.
+    ``steps`` holds each slot's step counts [m] (total 0 if empty), or is None if all are equal.
     """
 
     def train_all(work: tuple[Any, Steps | None]) -> Any:

@@ -60,8 +60,8 @@ class Learning(Config):
       model: model architecture.
       trained: trained part of the model: ``"all"``, ``"head"``, a regular expression for leaf paths
         such as ``hidden_0/kernel``, or :class:`Lora`. All other weights are frozen and not sent.
-      start: initial weights by leaf path: an ``.npz`` or ``.safetensors`` file, the folder of an
-        Orbax checkpoint or, in Python, nested dicts of arrays; None to draw all weights.
+      start: initial weights, keyed by leaf path: an ``.npz`` or ``.safetensors`` file, an Orbax
+        checkpoint folder or, in Python, nested dicts of arrays; None to draw all weights.
       start_missing: rule for leaves missing from ``start``: ``error``, or ``initial`` to draw them.
       optimizer: client optimiser (static): an optax name such as ``adam``. In Python, it can also
         be a ``GradientTransformation`` (fixed rate) or a function of the rate that returns one.

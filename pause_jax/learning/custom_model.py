@@ -114,7 +114,7 @@ class FlaxModel(Model):
         if not _is_linen_module(self._maker) and not callable(self._maker):
             raise ConfigError(
                 f"{where}FlaxModel of {self._label}: must be a linen module, or a class or "
-                "function that returns a linen module or, given rngs, an nnx module."
+                "function that returns a linen module, or takes rngs and returns an nnx module."
             )
         self.network(0)
 

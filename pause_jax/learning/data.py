@@ -28,7 +28,7 @@ class DataConfig(Config):
     """Base class for data set configs.
 
     Attributes:
-      num_train: number of training samples to use, drawn at random; all by default.
+      num_train: number of training samples to use, drawn at random (default: all).
     """
 
     num_train: int | None = static(default=None, at_least=1, optional=True, kind=int)
@@ -254,8 +254,8 @@ def _arrays(path: pathlib.Path, only: tuple[str, ...] = ()) -> Arrays:
     x, y = arrays["x"], arrays["y"]
     if x.ndim == 0 or x.shape[:1] != y.shape[:1] or not len(x):
         raise ConfigError(
-            f"{path}: x has shape {x.shape} and y has shape {y.shape}: must have the same number "
-            "of samples (first axis), at least one."
+            f"{path}: x has shape {x.shape} and y has shape {y.shape}: must have the same nonzero "
+            "number of samples (first axis)."
         )
     return arrays
 

@@ -31,11 +31,11 @@ class Dataset(PyTree):
       y_train, y_test: int32 labels [N], float32 targets [N] or [N, k], or int32 tokens [N, L].
       clients: int32 [N], number of the client that each training sample comes from; None if
         unknown. Numbers are 0, 1, ... without gaps. The ``natural`` partition requires ``clients``.
-      client_ids: client ids, ordered by client number; None without ids (static).
+      client_ids: client ids, ordered by client number; None if clients have no ids (static).
       pixel_max: largest possible pixel value. Models receive (x / pixel_max - 0.5) / 0.5. Features
         and tokens have ``pixel_max = 0`` and are not scaled.
       num_classes: number of labels, or of tokens in the vocabulary; not used for regression.
-      start: initial weights by leaf path, from ``Learning.start``; None to draw all weights.
+      start: initial weights, keyed by leaf path, from ``Learning.start``; None to draw all weights.
     """
 
     x_train: Array
@@ -207,7 +207,7 @@ def _split(arrays: dict[str, NDArray[Any]], share: float, seed: int) -> dict[str
             arrays["clients"][test], return_index=True, return_counts=True
         )
         test = np.delete(test, first[np.bincount(arrays["clients"])[drawn] == times])
-    test = np.sort(test)  # preserve the original order, which may be by time or client
+    test = np.sort(test)  # keep the original order, which may be chronological or grouped by client
     if not 0 < len(test) < number:
         raise ConfigError(
             f"test_share = {share}: gives {len(test)} test samples out of {number}, but must give "

@@ -53,7 +53,7 @@ def evaluate_clients(training: LocalTraining, state: LearnerState, most: int) ->
     """Compute the mean loss and the mean task scores over each client's held-out samples.
 
     ``most`` (static) is an upper bound on the total number of held-out samples. Returns float [K]
-    by metric name, with NaN for clients without held-out samples and for a non-finite model.
+    for each metric, with NaN for clients without held-out samples, or if the model is not finite.
     """
     partition, task = state.partition, training.task
     held_out = partition.held_out

@@ -35,9 +35,9 @@ class LearnerState(NamedTuple):
 
     Attributes:
       partition: samples and data quality of each client.
-      variables: collections of the global model; None without a model. Only released updates change
-        ``params``. ``frozen`` never changes. Updates of all other collections have no noise.
-      clients: state that clients keep between rounds, with leaves [K, ...]; None without state.
+      variables: collections of the global model; None if the learner has no model. Only released
+        updates change ``params``. ``frozen`` never changes. All other updates have no noise.
+      clients: state that clients keep between rounds, with leaves [K, ...]; None if they keep none.
       inputs: random key for the noise in low-quality inputs.
       server: state of the server optimiser; None for plain averaging.
       rounds: int32, number of rounds or server steps so far, including those in which no
@@ -118,15 +118,15 @@ class Learner(NamedTuple):
       evaluate: (state) -> dict of scalars, with one entry for each name in ``metrics``.
       metrics: names of the evaluation metrics. All are recorded by default.
       local_samples: (data size, local work factors or None) -> number of samples on which a client
-        computes gradients per round, all float [K]; None if this is the data size.
+        computes gradients per round, all float [K]; None if this number is the data size.
       client_bytes: (state) -> memory in bytes needed to train one client.
       deferred: separate training and averaging, for ``SimConfig.clock = Asynchronous()`` and
         ``SimConfig.stale_updates = "next"``; None if the learner supports neither.
       stale_damping: beta in the weights of stale updates (see ``Learning``).
       evaluate_clients: (state) -> dict of float [K] with the same names as ``evaluate``, means over
-        each client's held-out samples (NaN without samples); None if nothing is held out.
+        each client's held-out samples (NaN for clients with none); None if nothing is held out.
       server_loss: (state, updates [m, d], weights [m]) -> loss on the server's validation samples
-        after adding the weighted sum of the updates to ``params``; None without validation samples.
+        after adding the updates' weighted sum to ``params``; None if no samples are reserved.
     """
 
     init: Callable[[Streams], LearnerState]
@@ -163,7 +163,7 @@ def named_leaves(tree: Any) -> dict[str, Any]:
 
 
 def update_size(state: LearnerState) -> int:
-    """Return d, the number of entries in a flat update of ``params``, or 0 without a model."""
+    """Return d, the number of entries in a flat update of ``params``, or 0 if no model exists."""
     params = (state.variables or {}).get("params")
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
@@ -203,7 +203,7 @@ def output_layer_path(params: Any) -> str | None:
 
 
 def model_bytes(state: LearnerState) -> int:
-    """Return the bytes transferred per client and round in each direction; 0 without a model."""
+    """Return the bytes sent per client and round in each direction, or 0 if no model exists."""
     return tree_bytes(sent_part(state.variables or {}))
 
 
@@ -214,7 +214,7 @@ def released_in_the_clear(state: LearnerState) -> tuple[str, ...]:
 
 
 def all_finite(variables: Variables | None) -> Array:
-    """Return whether all entries of a model are finite; True without a model."""
+    """Return whether all entries of a model are finite, or True if ``variables`` is None."""
     leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(variables)]
     return jnp.all(jnp.stack(leaves)) if leaves else jnp.asarray(True)
 

@@ -212,7 +212,7 @@ class Gru(Model):
 
 
 class ResNet18(Model):
-    """ResNet-18 (He et al., 2016) in the usual variant for CIFAR-10, used for BSFL Fig. 9.
+    """Usual CIFAR-10 variant of ResNet-18 (He et al., 2016), used for BSFL Fig. 9.
 
     A 3x3 convolution with stride 1 replaces the 7x7 convolution and the max-pooling. BSFL does not
     state which variant it uses. Images may have any size.

@@ -53,7 +53,7 @@ ONE_VECTOR = 2**13
 
 
 def made(optimizer: Any, rate: Array | float) -> optax.GradientTransformation:
-    """Build the optax transformation of ``optimizer`` for a learning rate, which may be traced.
+    """Build the optax transformation of ``optimizer`` for a (possibly traced) learning rate.
 
     ``optimizer`` is an optax name (``adam``, ``sgd``, ...), a function of the rate, a
     transformation with a fixed rate, or "module:name" for a transformation in an imported module.
@@ -118,8 +118,8 @@ def _as_one_vector(inner: optax.GradientTransformation) -> optax.GradientTransfo
 class ServerOptimizer(Config):
     """Base class for server optimisers, which apply the mean update (Reddi et al., 2021).
 
-    The negative mean update serves as the gradient of the global model's ``params``. Updates
-    of other collections are averaged. A round without updates leaves the model unchanged.
+    The negative mean update serves as the gradient of the global model's ``params``. For all other
+    collections, the mean update is added. A round without updates leaves the model unchanged.
     """
 
     def transformation(self) -> optax.GradientTransformation | None:
@@ -203,7 +203,7 @@ def server_step(
 ) -> tuple[Any, optax.OptState]:
     """Apply a server optimiser to the mean update ``mean``, and return (params, state).
 
-    If no update arrived (``received`` is False, a bool scalar), both are returned unchanged.
+    If no update arrived (the bool scalar ``received`` is False), both are returned unchanged.
     """
     import optax
 

@@ -113,7 +113,7 @@ class Dirichlet(PartitionConfig):
 
     Attributes:
       concentration: parameter of the symmetric Dirichlet distribution (2 or 3 in the papers).
-      dominant_share: share of the dominant label in a client's data; 0 for no dominant label.
+      dominant_share: share of the dominant label in a client's data. Use 0 for no dominant label.
     """
 
     name: ClassVar[str] = "dirichlet"
@@ -153,7 +153,7 @@ class Dirichlet(PartitionConfig):
         Let f be the frequency of a client's dominant label in the data. If a share s of the
         client's samples is reserved, the label's expected share is s + (1 - s) f. This equals
         ``dominant_share`` for s = (dominant_share - f) / (1 - f). If the second result sums to r,
-        only the first r samples are reserved, grouped by client; ignore the other samples.
+        the first r samples are the reserved ones, grouped by client. Ignore the rest.
         """
         num_samples = labels.shape[0]
         frequency = (count / num_samples)[dominant]

@@ -53,7 +53,7 @@ class FederatedAveraging(NamedTuple):
     num_clients: int  # K
     equal_work: bool  # whether all local work factors are 1
     keeps_state: bool  # whether clients keep their optimiser state between rounds
-    scored: slice  # test samples for metrics; later test samples are for validation
+    scored: slice  # test samples for metrics (all later ones are for validation)
     holdout: float = 0.0  # share of each client's samples that is held out
 
     def init(self, streams: keys.Streams) -> LearnerState:

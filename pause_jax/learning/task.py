@@ -124,7 +124,7 @@ TASKS: tuple[type[Task], ...] = (Classification, Regression, NextToken)
 
 
 def task_of(data: Dataset) -> Task:
-    """Infer the task from the targets, which are labels, floats or rows of tokens."""
+    """Infer the task from the targets (labels, floats or rows of tokens)."""
     if jnp.issubdtype(data.y_train.dtype, jnp.floating):
         return Regression()
     return Classification() if data.y_train.ndim == 1 else NextToken()
@@ -178,7 +178,7 @@ def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> N
             f"{name}: metric 'test_loss' must have another name, because this name is reserved for "
             "the mean loss. Rename the metric."
         )
-    # Choose a batch size that differs from all axis lengths, to expose reductions over other axes.
+    # Choose a batch size that differs from all axis lengths, to expose reductions over wrong axes.
     lengths = {*outputs.shape[1:], *y.shape[1:]}
     number = next(n for n in range(_TOGETHER, _TOGETHER + 9) if n not in lengths)
     rng = np.random.default_rng(0)

@@ -34,8 +34,8 @@ class Prepared(DataConfig):
     """Base class for configs of data sets from tensorflow-datasets.
 
     Attributes:
-      data_dir: folder of prepared data sets; by default the folder that tensorflow-datasets uses.
-      download: whether to download and prepare a missing data set, which requires TensorFlow.
+      data_dir: folder of prepared data sets (default: the folder that tensorflow-datasets uses).
+      download: whether to download and prepare a missing data set (requires TensorFlow).
     """
 
     data_dir: str | None = static(default=None, optional=True, kind=str)
@@ -113,7 +113,7 @@ class Tfds(Prepared):
 
 
 def _folder(data_dir: str | None, dataset: str) -> pathlib.Path:
-    # Computed here, because importing tensorflow-datasets for its default folder takes seconds.
+    # Compute the folder here, because importing tensorflow-datasets for its default takes seconds.
     base = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
     return pathlib.Path(base).expanduser() / dataset.partition(":")[0]
 

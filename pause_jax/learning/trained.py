@@ -36,7 +36,7 @@ class TrainedPart(Config):
         return set(named_leaves(params))
 
     def split(self, key: Array, params: Any) -> tuple[Any, Any]:
-        """Split weights into (trained, frozen), with None for each leaf of the other part."""
+        """Split weights into (trained, frozen), with None in place of the other part's leaves."""
         chosen = self.leaves(params)
 
         def part(trained: bool) -> Any:
@@ -128,7 +128,7 @@ class Lora(TrainedPart):
     Attributes:
       rank: rank of the change to each kernel.
       targets: regular expression for the paths of 2-D leaves named ``kernel``.
-      scale: multiplier applied to each product a b; alpha / rank in the paper.
+      scale: multiplier applied to each product a b (alpha / rank in the paper).
     """
 
     name: ClassVar[str] = "lora"

@@ -30,7 +30,7 @@ class Steps(NamedTuple):
 
 
 class LocalWork(NamedTuple):
-    """Settings that determine how much each client trains in a round; see ``Learning``."""
+    """Settings that determine how much each client trains in a round (see ``Learning``)."""
 
     batch_size: int
     max_steps: int

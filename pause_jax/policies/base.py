@@ -20,8 +20,8 @@ class Answer(NamedTuple):
     """Answers to a query, in the order of the clients returned by ``Query.ask``.
 
     Attributes:
-      loss: float [d], mean loss of the global model on each client's data or mini-batch. NaN for a
-        client that does not report, and 1 without learning or if ``Query.wants`` is ``features``.
+      loss: float [d], mean loss of the global model on each client's data or mini-batch. It is
+        NaN if a client does not report, and 1 if no model is trained or ``wants`` is ``features``.
       features: float [d, F], latency features for the coming round (see ``Latency.features``).
       reported: bool [d], whether each client reported its loss. With ``when_spent="drop"``, clients
         with a spent budget do not report.
@@ -80,8 +80,8 @@ class Context(NamedTuple):
     Attributes:
       num_clients: K.
       num_selected: m, size of this policy's cohort.
-      num_rounds: T, number of rounds in the run; may be traced.
-      update_size: d, number of entries in a client's update; 0 if none or unknown.
+      num_rounds: T, number of rounds in the run (may be traced).
+      update_size: d, number of entries in a client's update (0 if there is none or d is unknown).
       num_features: F, number of latency features per client.
       data_size: float [K], number of samples of each client, ``|D_k|``.
       local_samples: float [K], each client's mean number of samples per round, over all epochs.
@@ -90,7 +90,7 @@ class Context(NamedTuple):
       privacy: privacy mechanism, with per-client budgets if budgets differ. A policy may read the
         budget schedule, but must not call ``privatize``.
       min_latency: tau_min, seconds.
-      expected_speed: float [K], mu_k, averaged over rounds if it varies; only for the genie.
+      expected_speed: float [K], mu_k, averaged over rounds if it varies (only for the genie).
       expected_latency: float [K], E[tau_k], seconds, for policies that assume known latencies.
       varying: (round) -> float [K], mu_k in that round; None if mu_k is constant.
       forecast: (clock, ahead) -> float [K], probability that a client connected at ``clock`` is
@@ -121,14 +121,14 @@ class Context(NamedTuple):
 
     @property
     def budget(self) -> Array:
-        """Total budget eps_bar_k of each client, float [K]; infinite without privacy."""
+        """Each client's total budget eps_bar_k, float [K] (infinite under ``NoPrivacy``)."""
         return jnp.broadcast_to(self.privacy.budget.total(), (self.num_clients,))
 
     def noise_power(self, participations: Array) -> Array:
         """Return the expected squared norm of the noise in each client's next release, float [K].
 
-        The result is infinite for a spent budget, at most ``MOST_NOISE`` otherwise, and 0 without
-        privacy. An ``update_size`` of 0 counts as 1, which preserves differences between clients.
+        The result is infinite if the budget is spent, 0 under ``NoPrivacy``, and otherwise at most
+        ``MOST_NOISE``. An ``update_size`` of 0 counts as 1 to preserve differences between clients.
         """
         epsilon = self.privacy.budget.epsilon(participations + 1)
         left, dimension = epsilon > 0, self.update_size or 1
@@ -184,7 +184,7 @@ class PolicyConfig(Config):
 
 # Observation fields that depend on clients' data or training.
 PROTECTED = ("loss", "square_loss", "update", "server_loss")
-# Descriptions of the quantities that clients send without noise, by name in ``reads``.
+# Descriptions of the quantities that clients send without noise, keyed by name in ``reads``.
 UNNOISED = {
     "loss": "the training loss of each chosen client",
     "square_loss": "the squared training loss of each chosen client",

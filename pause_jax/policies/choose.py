@@ -55,7 +55,7 @@ def draw_clients(
 def inclusion_probabilities(
     weight: Float[Array, " K"], among: Bool[Array, " K"], total: Array | float
 ) -> Float[Array, " K"]:
-    """Return inclusion probabilities min(1, c weight) that sum to ``total``; 0 outside ``among``.
+    """Return inclusion probabilities min(1, c weight) that sum to ``total`` (0 outside ``among``).
 
     This is the allocation of E3CS. Weights must be positive in ``among``. If ``total`` exceeds the
     number of clients in ``among``, each of these clients has probability 1.

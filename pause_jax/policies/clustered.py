@@ -31,8 +31,8 @@ class ClusteredSimilarity(PolicyConfig):
 
     In each round, Ward's method (SciPy, on the host) clusters clients by the angles between the
     last updates that the server received from them, clipped and noised. The m distributions follow
-    from these clusters. Until a client's first update arrives, a zero vector replaces it. Without
-    learning, the policy falls back to ``clustered_size``.
+    from these clusters. Until a client's first update arrives, a zero vector replaces it. If no
+    model is trained, the policy falls back to ``clustered_size``.
     """
 
     name: ClassVar[str] = "clustered_similarity"
@@ -81,12 +81,12 @@ class HicsFl(PolicyConfig):
     angle between their output-layer updates plus lambda ``|h_i - h_j|``. Each of m draws selects a
     cluster with undrawn clients, and then one of these clients uniformly. After t of T_max rounds,
     the probability of a cluster with mean entropy h is proportional to exp(gamma (1 - t / T_max)
-    h). Aggregation weights are equal. Clients without a received update are selected first, in
+    h). Aggregation weights are equal. Clients whose first update has not arrived come first, in
     random order. The policy reads clipped and noised updates. Unlike the authors' code, it does not
-    switch to clustered sampling if h varies a lot. Without learning, it falls back to ``random``.
+    switch to clustered sampling if h varies a lot. It acts like ``random`` if no model is trained.
 
     Attributes:
-      clusters: M, maximum number of clusters; the cohort size if omitted.
+      clusters: M, maximum number of clusters (default: the cohort size).
       temperature: T, temperature of the softmax.
       entropy_weight: lambda, weight of the entropy difference in the distance.
       annealing: gamma, strength of the preference for high entropy in round 1.
@@ -143,14 +143,14 @@ class HicsFl(PolicyConfig):
         return Policy(lambda: start, select, update)
 
     def entropies(self, layer: Array) -> Array:
-        """Return the entropies h, float [K], of layer updates [K, C, 1 + H]; 0 if not finite."""
+        """Return the entropies h, float [K], of layer updates [K, C, 1 + H], or 0 if not finite."""
         log_share = jax.nn.log_softmax(layer[..., 0] / self.temperature)
         h = -jnp.sum(jnp.exp(log_share) * log_share, axis=-1)
         return jnp.nan_to_num(h, posinf=0.0, neginf=0.0)
 
 
 def arccos(updates: Array) -> Array:
-    """Return the angles between updates [K, d] in radians, [K, K]; 0 if either update is zero."""
+    """Return the angles [K, K] between updates [K, d] in radians, or 0 if either update is zero."""
     norm = jnp.linalg.norm(updates, axis=1)
     scale = norm[:, None] * norm[None, :]
     cosine = updates @ updates.T / jnp.where(scale > 0, scale, 1.0)
@@ -173,8 +173,8 @@ def similarity_distributions(
        code omits this step, which biases the draws of these clients.)
     2. Ward's tree is cut into clusters that fit into one bin each. This yields at least as many
        clusters as open bins. The largest clusters seed one open bin each, in descending order.
-    3. The clients of the other clusters, smallest cluster first, are poured into the open bins one
-       after the other. Mass that exceeds the capacity of a bin flows into the next bin.
+    3. The clients of all other clusters, smallest cluster first, are poured into the open bins one
+       after another. Mass that exceeds the capacity of a bin flows into the next bin.
     """
     capacity = float(np.sum(data_size))
     mass = num_selected * data_size.astype(np.float64)
@@ -203,7 +203,7 @@ def _pour(
     in_turn: NDArray[np.integer],
     capacity: float,
 ) -> NDArray[np.float64]:
-    """Pour the masses of the clients ``in_turn`` into one bin after another; return all bins."""
+    """Pour the masses of the clients ``in_turn`` into one bin after another. Return all bins."""
     poured, room = mass[in_turn], capacity - bins.sum(axis=1)
     # Positions in the concatenated mass at which each client and each bin ends.
     ends, full = np.cumsum(poured)[None, :], np.cumsum(room)[:, None]
@@ -218,8 +218,8 @@ def _clusters(
 ) -> NDArray[np.int64]:
     """Cut Ward's tree into clusters of mass at most ``capacity``, and return each client's label.
 
-    The mass of each merged cluster replaces its height in the tree. Masses grow towards the root,
-    as heights do. A cut at ``capacity`` therefore bounds the mass of each cluster.
+    The mass of each merged cluster replaces its height in the tree. Like heights, masses grow
+    towards the root. A cut at ``capacity`` therefore bounds the mass of each cluster.
     """
     from scipy.cluster.hierarchy import fcluster
 
@@ -275,7 +275,7 @@ def ward_labels(distance: NDArray[np.floating], number: int) -> NDArray[np.int32
 
 
 def cluster_means(value: Array, label: Array, counted: Array, number: int) -> Array:
-    """Return the mean value of the ``counted`` clients per cluster, [number]; 0 if none."""
+    """Return the mean value of each cluster's ``counted`` clients, [number], or 0 if none."""
     sums, sizes = (
         jnp.zeros(number).at[label].add(jnp.where(counted, each, 0.0)) for each in (value, 1.0)
     )

@@ -22,7 +22,7 @@ from pause_jax.policies.choose import mask_of, top_clients
 class DivFlState(NamedTuple):
     """State of DivFL."""
 
-    updates: Float[Array, "K d"]  # last update received from each client; 0 before the first
+    updates: Float[Array, "K d"]  # last update received from each client (initially 0)
     distance: Float[Array, "K K"]  # Euclidean distances between the updates
     seen: Bool[Array, " K"]  # whether the server has received an update
 
@@ -31,11 +31,11 @@ class DivFl(PolicyConfig):
     """Greedy minimisation of sum_k min_{i in S} ``|g_k - g_i|`` over cohorts S (facility location).
 
     g_k is the last update that the server received from client k, clipped and noised. Only the g_k
-    of chosen clients change (the paper's variant without overhead). Clients without a received
-    update are selected first, in random order. (In the first round, the authors' code collects the
-    gradients of all clients without counting the cost.) A client's weight is proportional to the
-    number of clients that it represents. (The authors' code weights clients by data size.) Without
-    learning, the policy falls back to ``random``.
+    of chosen clients change (the paper's variant without overhead). Clients whose first update has
+    not arrived are selected first, in random order. (In the first round, the authors' code collects
+    all clients' gradients without counting the cost.) A client's weight is proportional to the
+    number of clients that it represents. (The authors' code weights clients by data size.) If no
+    model is trained, the policy falls back to ``random``.
     """
 
     name: ClassVar[str] = "divfl"
@@ -120,7 +120,7 @@ def neighbours(
     clients: Int[Array, " m"],
     active: Bool[Array, " m"],
 ) -> Float[Array, " m"]:
-    """Return the share of clients that each chosen client represents, [m]; shares sum to one.
+    """Return the share of clients that each chosen client represents, [m]. Shares sum to one.
 
     A chosen client represents itself and the unchosen ``known`` clients nearest to it. Ties go to
     the first chosen client. Chosen clients outside ``known`` represent only themselves.

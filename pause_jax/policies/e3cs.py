@@ -88,7 +88,7 @@ class E3cs(PolicyConfig):
 def allocated(
     log_weight: Float[Array, " K"], available: Bool[Array, " K"], m: int, quota: Array
 ) -> Float[Array, " K"]:
-    """Return each client's inclusion probability, float [K]; 0 for unavailable clients.
+    """Return each client's inclusion probability, float [K], or 0 if the client is unavailable.
 
     Probabilities sum to m, or to the number of available clients if this is smaller. The floor is
     ``quota`` times the uniform probability.

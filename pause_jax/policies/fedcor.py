@@ -43,7 +43,7 @@ class FedCor(PolicyConfig):
     likelihood to the loss changes in rounds with random cohorts: the first ``warmup`` rounds and
     then every ``interval``-th round. (The authors' code trains the later random cohorts in addition
     to the chosen ones, at no cost.) All available clients report losses before and after these
-    rounds. In other rounds, m clients are chosen one by one. Each choice maximises alpha^c_k sum_i
+    rounds. In all others, m clients are chosen one by one. Each choice maximises alpha^c_k sum_i
     p_i Sigma_ik / sqrt(Sigma_kk), with Sigma conditioned on earlier choices. p_i is the data share
     of client i. c_k counts the greedy choices of client k since the last fit. Weights are equal.
 
@@ -141,7 +141,7 @@ class FedCor(PolicyConfig):
         return Policy(lambda: start, select, update, query)
 
     def _explores(self, round: Array) -> Array:
-        """Return whether a round's cohort is random; False for round 0."""
+        """Return whether a round's cohort is random (False for round 0)."""
         later = (round > self.warmup) & (round % self.interval == 0)
         return ((round >= 1) & (round <= self.warmup)) | later
 

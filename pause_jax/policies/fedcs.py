@@ -31,12 +31,12 @@ class FedCs(PolicyConfig):
     Random candidates report their resources, which determine their expected latencies. The upload
     takes a share ``upload_share`` of the expected latency, and local training the rest.
     Uploads run one after another while other clients still compute. At most m clients are accepted,
-    and the other slots stay empty.
+    and the remaining slots stay empty.
 
     Only the selection rule assumes sequential uploads. The simulated latencies do not.
 
     Attributes:
-      candidates: number of clients queried per round, m to K; min(2 m, K) if omitted.
+      candidates: number of clients queried per round, from m to K (default: min(2 m, K)).
       deadline: T_round in seconds, excluding the time for selection, aggregation and multicast.
       upload_share: share of a client's latency that the upload takes.
       query_seconds: time per round, in seconds, that the resource request takes.

@@ -40,8 +40,8 @@ class GreedyFed(PolicyConfig):
     coalition's clipped and noised updates. Shapley values are averaged over permutations of the
     cohort in which each client comes first equally often. The other clients follow in a random
     order that is the same in every run. Unlike the authors' code, this policy has no convergence
-    test for stopping early. Clients without a Shapley value are selected first, in random order.
-    The policy requires ``learning.validation`` > 0. Without learning, it acts like ``random``.
+    test for stopping early. Clients with no Shapley value yet are selected first, in random order.
+    The policy requires ``learning.validation`` > 0. It acts like ``random`` if no model is trained.
 
     Attributes:
       sweeps: number of permutations in which each client of the cohort comes first.

@@ -27,7 +27,7 @@ class OortState(NamedTuple):
     utility: Float[Array, " K"]  # statistical utility of each client's last report
     # Seconds: expected latency before the first participation, last observed latency afterwards.
     duration: Float[Array, " K"]
-    last_round: Int[Array, " K"]  # int32, round of the last received report; 0 if none
+    last_round: Int[Array, " K"]  # int32, round of the last received report (0 if none)
     threshold: Float[Array, ""]  # percentile of durations above which clients are penalised
     # Mean utility of exploited clients in each of the last 2 W rounds, oldest first; 0 if none.
     exploited: Float[Array, " rounds"]
@@ -104,7 +104,7 @@ class Oort(PolicyConfig):
             pool = fresh & first_of(best, num_best)
             drawn = draw_clients(explore_score, pool, num_clients, explore_key)
             explored = first_of(drawn, num_explore)
-            # The other clients with the best scores fill the remaining places.
+            # The best-scoring clients among the rest fill the remaining places.
             score = jnp.where(seen, exploit_score, explore_score)
             rank = jnp.where(exploited | explored, jnp.inf, score)
             clients = top_clients(rank, available, m, fill_key)
@@ -189,7 +189,7 @@ class Pisces(PolicyConfig):
 
     The lag is the mean staleness of a client's last n updates. In synchronous rounds, the lag is 0,
     and the score is the statistical utility of Oort. The number of explored clients is random
-    (binomial). Explored clients are drawn from those without a received update.
+    (binomial). Explored clients are drawn from clients whose first update has not arrived.
 
     The rule follows the ``statistical_only`` branch of the authors' code, which produced most of
     their figures. The optional removal of outliers is not included. ``Asynchronous(pace=b)`` paces
@@ -252,7 +252,7 @@ class Pisces(PolicyConfig):
         return Policy(lambda: start, select, update)
 
     def scores(self, state: PiscesState) -> Array:
-        """Return the non-negative scores of all clients, float [K]; 0 if the loss is not finite."""
+        """Return all clients' non-negative scores, float [K], or 0 where the loss is not finite."""
         known = jnp.clip(state.reports, 1, self.memory).astype(state.lag.dtype)
         lag = jnp.sum(state.lag, axis=1) / known
         score = state.utility / (lag + 1) ** self.penalty

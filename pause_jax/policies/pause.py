@@ -36,8 +36,8 @@ def maximiser(
 ) -> Policy:
     """Build the policy whose search maximises ``min index + sum of g and p terms``.
 
-    The policy's state is the state of the index rule. ``left`` maps participation counts [K] to the
-    remaining shares p [K] of the budgets. Without the privacy reward, ``left`` is None.
+    The policy's state is the index rule's state. ``left`` maps participation counts [K] to the
+    remaining shares p [K] of the budgets. It is None if the policy has no privacy reward.
     ``generalization`` computes g [K] from the arguments of :func:`generalization_reward`.
     """
 

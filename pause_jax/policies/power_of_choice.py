@@ -29,7 +29,7 @@ from pause_jax.policies.choose import (
 class ChoiceState(NamedTuple):
     """State of Power-of-Choice."""
 
-    # Ranking criterion: the latest known loss of each client; +inf if unknown.
+    # Ranking criterion: each client's latest known loss, or +inf if none is known.
     loss: Float[Array, " K"]
     candidates: Bool[Array, " K"]  # candidates queried in this round
 
@@ -41,9 +41,9 @@ class PowerOfChoice(PolicyConfig):
 
     Attributes:
       loss: ranking criterion. ``full`` (pow-d) queries the loss on all local data, and ``batch``
-        (cpow-d) on a mini-batch. ``stale`` (rpow-d) uses the mean loss of the last local training,
-        without a query. Clients without a reported loss rank first.
-      candidates: d, m <= d <= K; min(2 m, K) if omitted.
+        (cpow-d) on a mini-batch. ``stale`` (rpow-d) uses the mean loss of the last local training
+        and sends no query. Clients whose loss is unknown rank first.
+      candidates: d, from m to K (default: min(2 m, K)).
       schedule: ``constant`` d, or ``linear`` for a linear decrease from d to m (adapow-d).
       batch_size: size of the mini-batch for ``batch``.
       query_share: time to evaluate a sample, relative to the client's latency per training sample.

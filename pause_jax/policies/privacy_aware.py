@@ -33,8 +33,8 @@ LEAST_COST = 1e-4
 class NoiseState(NamedTuple):
     """State of noise sampling."""
 
-    counts: Int[Array, " K"]  # number of participations of each client
-    # Moving mean of max(|release|^2 - nu_k, 0), an estimate of the squared norm without noise.
+    counts: Int[Array, " K"]  # each client's number of participations
+    # Moving mean of max(|release|^2 - nu_k, 0), an estimate of the noise-free squared norm.
     square: Float[Array, " K"]
     known: Bool[Array, " K"]  # whether a release of the client has arrived
 
@@ -44,7 +44,7 @@ class NoiseSampling(PolicyConfig):
 
     The cost of client k is c_k = G_k^2 + nu_k, divided by the data-weighted mean cost. nu_k is the
     expected squared norm of the noise in the next release. G_k^2 is the moving mean of max(0,
-    ``|release|^2 - nu_k``). A client without a release gets the mean G_k^2 of the others.
+    ``|release|^2 - nu_k``). Until its first release arrives, a client gets the others' mean G_k^2.
 
     With ``biased``, q minimises sum q_k c_k + lambda sum (q_k - p_k)^2 / p_k over 0 <= q_k <= 1 / m
     with sum q = 1, where p_k is client k's share of the data. Client k is drawn with probability
@@ -57,7 +57,7 @@ class NoiseSampling(PolicyConfig):
 
     Attributes:
       form: objective, ``biased`` or ``unbiased``.
-      bias_weight: lambda, dimensionless; unused by ``unbiased``.
+      bias_weight: lambda, dimensionless (unused by ``unbiased``).
       step: weight of the newest release in G_k^2.
     """
 
@@ -112,7 +112,7 @@ class TolerantFirst(PolicyConfig):
     """Selection of the m available clients with the least noise in their next release.
 
     Aggregation weights are equal. This is the limit of :class:`NoiseSampling` for lambda -> 0 and
-    G_k = 0, where each q_k is 1 / m or 0. Under the schedule ``geometric``, each release of a
+    G_k = 0, where each q_k is 1 / m or 0. Under the ``geometric`` schedule, each release of a
     client is noisier than the previous one, so clients take turns.
     """
 
@@ -143,7 +143,7 @@ class BudgetGroups(PolicyConfig):
     """
 
     name: ClassVar[str] = "budget_groups"
-    summary: ClassVar[str] = "groups by budget, each with its own sampling ratio"
+    summary: ClassVar[str] = "groups of clients with similar budgets, one sampling ratio per group"
     assumes: ClassVar[str] = "data sizes, budgets"
     reference: ClassVar[str] = "derived; cf. arXiv 2505.13655"
 
@@ -190,13 +190,13 @@ def counted(counts: Array, selection: Selection) -> Array:
 
 
 def share_among(context: Context, among: Array) -> Array:
-    """Return each client's share of the data held by ``among``, float [K]; 0 for other clients."""
+    """Return each client's share of the data held by ``among``, float [K] (0 for other clients)."""
     size = jnp.where(among, context.data_size, 0.0)
     return size / jnp.maximum(jnp.sum(size), 1.0)
 
 
 def relative(cost: Array, share: Array) -> Array:
-    """Divide the costs [K] by their mean weighted by ``share``, or return ones if the mean is 0."""
+    """Divide the costs [K] by their ``share``-weighted mean, or return ones if the mean is 0."""
     mean = jnp.sum(share * cost)
     return jnp.where(mean > 0, jnp.maximum(cost / jnp.where(mean > 0, mean, 1.0), LEAST_COST), 1.0)
 

@@ -39,7 +39,7 @@ class Refl(PolicyConfig):
     slot. In the simulation, this probability is the smaller of the availability trace's forecasts
     for the two ends of the slot (``Context.forecast``). The cohort has max(1, m - s) clients, where
     s is the number of late updates that enter the next average (``stale_updates="next"``). Ties are
-    broken at random. Without a trace, or on a server without a clock, all clients are tied.
+    broken at random. All clients are tied if the run has no trace or its server has no clock.
 
     Set ``Learning(stale_damping=0.35)`` to weight stale updates as in REFL.
 
@@ -50,7 +50,7 @@ class Refl(PolicyConfig):
 
     name: ClassVar[str] = "refl"
     summary: ClassVar[str] = (
-        "clients available now but not later; fewer while stragglers are pending"
+        "clients available now but not later, and fewer while stragglers are pending"
     )
     observes: ClassVar[str] = "reported forecasts, durations, stragglers"
     assumes: ClassVar[str] = "expected latencies, forecasts of availability"

@@ -1,4 +1,4 @@
-"""Policy that sees the clients under other numbers."""
+"""Wrapper that shows the clients to a policy under permuted numbers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from pause_jax.policies.base import (
 
 
 def renumbered(config: PolicyConfig, context: Context, order: Array) -> Policy:
-    """Build a policy that sees client ``order[i]`` as client i; ``order`` is a permutation [K].
+    """Build a policy that sees client ``order[i]`` as client i, for a permutation ``order`` [K].
 
-    The returned functions take and return the original numbers.
+    The policy's functions take and return the original client numbers.
     """
     number = jnp.argsort(order).astype(order.dtype)
     policy = policy_of(config, _in_order(context, order))

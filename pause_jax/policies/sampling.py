@@ -70,7 +70,7 @@ class F3ast(PolicyConfig):
 
     name: ClassVar[str] = "f3ast"
     summary: ClassVar[str] = (
-        "clients chosen rarely relative to their data size; weights correct for availability"
+        "clients chosen rarely relative to their data size, with weights corrected for availability"
     )
     observes: ClassVar[str] = "participation"
     assumes: ClassVar[str] = "data sizes"

@@ -30,7 +30,7 @@ MAX_DISCRIMINANT = 256  # maximum number of entries for estimating a covariance
 FITTED_NUMBERS = 2**24  # maximum number of floats per input in memory during fitting
 CHUNK_NUMBERS = 2**20  # maximum number of floats drawn at once
 
-Release = Partial  # (key, input) -> release; the bound arguments are traced
+Release = Partial  # (key, input) -> release, with traced bound arguments
 Score = Callable[[np.ndarray], np.ndarray]  # releases [n, entries] -> scores [n], larger under x0
 # (key, input, n, reduction of releases [chunk, entries]) -> reduction of n releases
 Draw = Callable[[Array, np.ndarray, int, Callable[[np.ndarray], np.ndarray]], np.ndarray]
@@ -141,7 +141,7 @@ def _choose(
     choose: int,
     delta: float,
 ) -> Attack:
-    """Fit scores to releases of two inputs, and use other releases to choose the best attack."""
+    """Fit scores to releases of two inputs, and use new releases to choose the best attack."""
     x0, x1 = inputs
     keys = jax.random.split(key, 4)
     seen0 = draw(keys[0], x0, fit, lambda y: y)

@@ -57,10 +57,10 @@ def audit(
     Args:
       mechanism: mechanism to audit. Its ``delta`` is part of the claim. Audit Gaussian noise at
         delta 0.1, because the events that distinguish inputs are too rare at 1e-5.
-      key: random key; the same key gives the same result.
+      key: random key. The same key gives the same result.
       epsilon: claimed epsilon of a single release.
       claim: ``coordinate`` (neighbours differ in one coordinate) or ``update`` (neighbours are
-        any two updates); the mechanism's ``unit`` by default.
+        any two updates). The default is the mechanism's ``unit``.
       dimension: d, number of coordinates of an update.
       samples: total number of releases, half to find the attack and half to measure it.
       confidence: confidence of the lower bound.
@@ -76,7 +76,7 @@ def audit(
     if claim not in UNITS:
         raise ConfigError(
             f"claim = {claim!r} for mechanism {name}: must be one of {', '.join(UNITS)}. Pass "
-            "claim for a mechanism without a unit."
+            "claim if the mechanism has no unit."
         )
     _check(epsilon, samples, confidence, dimension)
 

@@ -42,7 +42,7 @@ class Budget(Config):
         raise NotImplementedError
 
     def total(self) -> Array:
-        """Return eps_bar, a scalar, or [K] if budgets differ; infinity for an unlimited budget."""
+        """Return eps_bar, a scalar, or [K] if budgets differ (infinity for an unlimited budget)."""
         return jnp.asarray(jnp.inf)
 
     def loaded(self) -> Self:
@@ -59,7 +59,7 @@ class Budget(Config):
 
 
 class Unlimited(Budget):
-    """Budget without a limit, which remains full although every release spends infinite epsilon.
+    """Unlimited budget, which remains full although every release spends infinite epsilon.
 
     Mechanisms without a guarantee use this class. A config cannot choose it, so it has no name.
     """
@@ -160,7 +160,7 @@ class Uniform(Schedule):
     """Uniform schedule of eps_bar / n per participation (less in the last, if n is fractional).
 
     Attributes:
-      horizon: n, number of participations of one client, >= 1; need not be an integer.
+      horizon: n >= 1, number of participations of one client (need not be an integer).
     """
 
     name: ClassVar[str] = "uniform"
@@ -217,7 +217,7 @@ class Table(Schedule):
     """Table of shares of eps_bar, one per participation. The schedule ends with the table.
 
     Attributes:
-      shares: eps_i / eps_bar for i = 1, 2, ...; each > 0, with a sum of at most 1 (static).
+      shares: eps_i / eps_bar > 0 for i = 1, 2, ..., with a sum of at most 1 (static).
     """
 
     name: ClassVar[str] = "table"

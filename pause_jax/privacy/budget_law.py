@@ -1,7 +1,7 @@
 """Distributions of client-specific budgets, as multipliers of ``total_epsilon``.
 
 The budget of client k is eps_bar_k = ``total_epsilon`` times the client's factor. A run draws the
-factors once, from its random stream ``world``, so runs with the same key have the same budgets.
+factors once, from its ``world`` random stream, so runs with the same key have the same budgets.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Tiers(BudgetLaw):
     """Client tiers with one factor each. Tier sizes are fixed, and clients are assigned at random.
 
     Attributes:
-      values: factor of each tier, > 0 (static); the tier's budget if ``total_epsilon = 1``.
+      values: each tier's factor > 0 (static). With ``total_epsilon = 1``, the factors are budgets.
       shares: share of the clients in each tier, summing to 1 (static). Tier sizes are rounded down.
         The sizes with the largest remainders are then rounded up until the sum is K.
     """

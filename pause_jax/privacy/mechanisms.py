@@ -44,7 +44,7 @@ class WorstLoss(NamedTuple):
     """Privacy loss of randomised response, the worst case (Kairouz, Oh and Viswanath 2015)."""
 
     epsilon: Float[Array, " n"]  # eps_i > 0
-    delta: Float[Array, ""] | float = 0.0  # delta of each release; 0 for a pure mechanism
+    delta: Float[Array, ""] | float = 0.0  # delta of each release (0 for a pure mechanism)
 
 
 class NoGuarantee(NamedTuple):
@@ -59,7 +59,7 @@ class Mechanism(Config):
 
     Attributes:
       unit: unit that epsilon protects: ``coordinate``, ``update``, or ``none``.
-      delta: failure probability of a single release (n * delta for n releases); 0 if pure.
+      delta: failure probability of a single release (n * delta for n releases), or 0 if pure.
       budget: budget of one client, per ``unit``.
     """
 
@@ -70,7 +70,7 @@ class Mechanism(Config):
     def check(self, path: str, sizes: Sizes) -> None:
         spends = not isinstance(self.budget, Unlimited)
         if self.unit not in (UNITS if spends else ("none",)):
-            rule = "'none' without a budget. Subclass Budgeted, or remove unit"
+            rule = "'none' if the class has no budget. Subclass Budgeted, or remove unit"
             if spends:
                 rule = f"one of {', '.join(UNITS)}, the unit that epsilon protects"
             raise ConfigError(
@@ -111,7 +111,7 @@ class Mechanism(Config):
 
 
 class NoPrivacy(Mechanism):
-    """Mechanism that releases the unchanged update, without a guarantee and at infinite epsilon."""
+    """Mechanism that releases the update unchanged, with no guarantee and at infinite epsilon."""
 
     name: ClassVar[str] = "none"
     summary: ClassVar[str] = "no noise, no guarantee"
@@ -146,9 +146,9 @@ class PerCoordinateLaplace(Budgeted):
     """Mechanism of PAUSE, with Laplace(Delta / eps) noise on coordinates clamped to +-Delta/2.
 
     Formal guarantees:
-      Unit: a single coordinate of one release; pure eps_i-LDP, replace-one. Two clamped values of a
-      coordinate differ by at most Delta. The whole update of d coordinates is only d * eps_i-LDP
-      (basic composition), so quote d * eps_i for a whole update.
+      The unit is a single coordinate of one release. The guarantee is pure eps_i-LDP (replace-one).
+      Two clamped values of a coordinate differ by at most Delta. The whole update of d coordinates
+      is only d * eps_i-LDP (basic composition), so quote d * eps_i for a whole update.
 
     Attributes:
       sensitivity: Delta, width of the clamping interval (the authors' ``delta_f``).
@@ -193,8 +193,8 @@ class L1Laplace(WholeUpdate):
     """Mechanism that clips the update to L1 norm C and adds Laplace(2C / eps) noise.
 
     Formal guarantees:
-      Unit: the whole update of one release; pure eps_i-LDP, replace-one. Two clipped updates differ
-      by at most 2C in L1 norm.
+      The unit is the whole update of one release. The guarantee is pure eps_i-LDP (replace-one).
+      Two clipped updates differ by at most 2C in L1 norm.
     """
 
     name: ClassVar[str] = "l1_vector"

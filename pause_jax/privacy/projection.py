@@ -37,7 +37,7 @@ class Projected(Mechanism):
     The projection is a subsampled randomised Hadamard transform. It pads the update to length n,
     the next power of two, flips signs at random, applies the Walsh-Hadamard transform, and keeps
     one coordinate of each of k blocks, scaled by the square root of the block's length. The
-    transposed transform maps the release back, without an explicit matrix.
+    transposed transform maps the release back without storing a matrix.
 
     Formal guarantees:
       The guarantees of ``inner`` hold for the whole update, because the projection does not depend
@@ -49,7 +49,7 @@ class Projected(Mechanism):
 
     Attributes:
       inner: mechanism that privatizes the projection and defines the budget.
-      dimension: k, dimension of the projection; if k > n, all n coordinates are used.
+      dimension: k, dimension of the projection. If k > n, all n coordinates are used.
     """
 
     name: ClassVar[str] = "projected"

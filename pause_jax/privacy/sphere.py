@@ -1,7 +1,7 @@
 """Mechanisms that randomise the direction of updates with bounded L2 norm.
 
-For epsilon 8 and 50,890 parameters, the error of PrivUnitG is 1/10 that of the Gaussian mechanism,
-and 1/30,000 that of Laplace noise with an L1 bound large enough to preserve L2 unit vectors.
+For epsilon 8 and 50,890 parameters, PrivUnitG has 1/10 of the Gaussian mechanism's error, and
+1/30,000 of the error of Laplace noise with an L1 bound large enough to preserve L2 unit vectors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pause_jax.privacy.mechanisms import WholeUpdate
 
 
 def direction(x: Array) -> Array:
-    """Scale ``x`` [d] to Euclidean norm 1; return e_1 if x is 0."""
+    """Scale ``x`` [d] to Euclidean norm 1, or return e_1 if x is 0."""
     largest = jnp.max(jnp.abs(x))
     scaled = jnp.where(largest > 0, x / largest, jnp.zeros_like(x).at[0].set(1.0))
     return scaled / jnp.linalg.norm(scaled)

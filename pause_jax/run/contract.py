@@ -77,7 +77,7 @@ class NotFinite(UserWarning):
 
 
 def finding(rounds: Any, rules: Any) -> str:
-    """Describe the earliest broken rules among a config's seeds; return "" if no rule was broken.
+    """Describe the earliest broken rules among a config's seeds, or return "" if there are none.
 
     ``rounds`` and ``rules`` are the two ``RECORDED`` quantities, with one entry per seed.
     """
@@ -92,7 +92,7 @@ def finding(rounds: Any, rules: Any) -> str:
 
 
 def not_finite(rounds: Any) -> str:
-    """Report how many seeds have a non-finite model, and from which round; return "" if none do."""
+    """Report how many seeds have a non-finite model, and the first such round ("" if none do)."""
     each = np.ravel(rounds)
     bad = each[each > 0]
     if not bad.size:

@@ -136,8 +136,8 @@ def execution_of(client_batch: int | None, mesh: Mesh | None = None) -> Executio
 def client_ids(config: SimConfig, data: Any) -> tuple[str, ...]:
     """Return the ids of clients 0, ..., K - 1.
 
-    The data and each file number clients in the natural order of their ids. Client k is therefore
-    the same client everywhere if the first K ids agree.
+    Clients are numbered in the natural order of their ids, both in the data and in each file.
+    Client k is therefore the same client everywhere if the first K ids agree.
 
     Returns:
       Client ids. Empty if the ids are 0, 1, ..., if neither the data nor a file has ids, or if
@@ -194,8 +194,8 @@ def _other_clients(
     parts = [f"has no line for these clients: {listed(missing)}"] if missing else []
     parts += [f"has clients that {reference} does not have: {listed(surplus)}"] if surplus else []
     return ConfigError(
-        f"{where}: {', and '.join(parts)}. Its client ids must match those of {reference}. Remove "
-        "the other clients, or rename them."
+        f"{where}: {', and '.join(parts)}. It must have the same client ids as {reference}. Add, "
+        "remove or rename clients."
     )
 
 
@@ -214,7 +214,7 @@ def check_size(config: SimConfig, data: Any, quantities: Quantities, num_runs: i
 
 
 def warn_if_far(min_latency: ArrayLike, fastest: ArrayLike) -> None:
-    """Warn if ``min_latency`` is far below ``fastest``, both in seconds; do nothing in a trace.
+    """Warn if ``min_latency`` is far below ``fastest`` (both in seconds), but not while tracing.
 
     ``fastest`` is the fastest client's expected latency. A far smaller ``min_latency``, often due
     to latencies in milliseconds, makes speeds negligible compared with exploration bonuses.

@@ -43,7 +43,7 @@ class Segment(NamedTuple):
     """Consecutive rounds played by one call to ``advance``.
 
     Attributes:
-      rounds: int32 [R], consecutive round numbers; R is the limit per call (``ProgramSpec.room``).
+      rounds: int32 [R], consecutive round numbers. R is the limit per call (``ProgramSpec.room``).
       to_play: int32 scalar, number of rounds to play, starting with the first.
     """
 
@@ -198,7 +198,7 @@ def compiled_init(mesh: Mesh | None) -> Any:
 def compiled_steps(
     spec: ProgramSpec, quantities: Quantities, execution: Execution, mesh: Mesh | None
 ) -> Steps:
-    """Return the compiled steps of a single run, or of a batch on a mesh with the axis ``run``."""
+    """Return the compiled steps of a single run, or of a batch on a mesh with a ``run`` axis."""
     steps = plain_steps(quantities, execution, spec.any_length)
     advance = _over_devices(mesh, steps.advance, RUN, SAME, RUN, SAME, SAME)
     finish = _over_devices(mesh, steps.finish, RUN, RUN)
@@ -212,7 +212,7 @@ def compiled_steps(
 def _over_devices(
     mesh: Mesh | None, step: Callable[..., Any], *specs: PartitionSpec
 ) -> Callable[..., Any]:
-    """Distribute a step's runs over a mesh; without a mesh, return the step unchanged.
+    """Distribute a step's runs over a mesh, or return the step unchanged if ``mesh`` is None.
 
     The devices do not communicate. A device with several runs vmaps the step.
     """

@@ -31,12 +31,12 @@ class World(NamedTuple):
     """Simulated world, as pure functions that draw each round's latencies and availability.
 
     Attributes:
-      work: (keys) -> float [K], local work factors; None if all are 1.
+      work: (keys) -> float [K], local work factors, or None if all are 1.
       latency: (keys, round, factors or None) -> float [K], latency of each client in seconds.
-      init: (key stream ``world``) -> state of the availability trace before round 1.
+      init: (``world`` key stream) -> state of the availability trace before round 1.
       present: (trace state, keys, clock) -> (mask of available clients, bool [K]; new trace state).
-      lost: (keys, round) -> bool [K], clients that drop out of the round if they are chosen;
-        None if no client can drop out.
+      lost: (keys, round) -> bool [K], clients that drop out of the round if they are chosen,
+        or None if no client can drop out.
       features: (keys, round) -> float [K, F], features that clients report before the round (see
         ``Latency.features``).
     """

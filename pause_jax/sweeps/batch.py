@@ -156,7 +156,7 @@ class _ThreadWatch(Watch):
 def _results(
     end: Result, record: Record, configs: SimConfig, batched: bool, quantities: Quantities
 ) -> Result:
-    """Return the results of N runs as arrays [N, ...], without configs and models."""
+    """Return the results of N runs as arrays [N, ...], without configs or models."""
     end = jax.tree.map(np.asarray, end.replace(config=None, variables=None))
     if not batched:
         end, record = jax.tree.map(lambda x: x[None], (end, record))

@@ -60,7 +60,7 @@ def sweep(
 ) -> xr.Dataset:
     """Run every config with every key.
 
-    Configs share one compilation if they differ only in traced numbers. Without custom parts, the
+    Configs share one compilation if they differ only in traced numbers. If no part is custom, the
     number of rounds can usually differ as well. Built-in policies also share a compilation, unless
     they differ in cohort size or ``releases``, or set ``alone``. Runs use all devices and cores.
 
@@ -72,12 +72,12 @@ def sweep(
       keys: distinct typed keys [S], for example ``jax.random.split(jax.random.key(0), S)``.
       data: data set that replaces the data set of every config.
       record: quantities to record, as in :func:`simulate`.
-      memory_limit: maximum estimated memory of runs per device, in GiB; ignored with ``max_batch``.
+      memory_limit: maximum estimated memory of runs per device in GiB, unless ``max_batch`` is set.
       max_batch: maximum number of concurrent runs (default: what fits in ``memory_limit``),
         rounded up to a multiple of the number of devices (of threads on a single CPU device).
       devices: devices to run on (default: all devices).
       client_batch: maximum number of clients per run trained in parallel, as in :func:`simulate`.
-      store: folder for finished runs and, without an executor, for checkpoints of unfinished runs
+      store: folder for finished runs and, if ``executor`` is None, checkpoints of unfinished runs
         (at most one per chunk and minute, and one when the sweep is stopped). A call with the same
         arguments resumes from this folder, even if the process was killed, and returns the same
         bits as an uninterrupted sweep.

@@ -1,8 +1,8 @@
 """Execution of sweep chunks by an executor, such as Dask, submitit or a process pool.
 
 A task consists of the pickled arguments of the sweep and the chunk to run. Each worker prepares
-the sweep once. A worker rejects tasks if its code, versions or devices differ from those of the
-first worker. Workers with identical processors therefore compute bit-identical results.
+the sweep once. A worker rejects tasks if its code, versions or devices differ from the first
+worker's. Workers with identical processors therefore compute bit-identical results.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ def _config_dataset(
 
 
 def _client_ids(configs: Sequence[PreparedConfig], number: int) -> dict[str, Any]:
-    """Return the coordinate ``client_id`` (per config if the ids differ), or {} without ids."""
+    """Return the ``client_id`` coordinate (per config if ids differ), or {} if there are no ids."""
     ids = [client_ids(each.config, each.data) for each in configs]
     if not any(ids):
         return {}

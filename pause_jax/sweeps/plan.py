@@ -264,7 +264,7 @@ _DIGESTS: dict[Any, str] = {}
 
 
 def _custom(group: list[PreparedConfig], keys: Array, quantities: Quantities) -> dict[str, str]:
-    """Return the program digest of each config in a group, or {} without custom parts.
+    """Return the program digest of each config in a group, or {} if it has no custom parts.
 
     Tracing the program also reveals errors in custom parts before any run starts.
     """
@@ -309,7 +309,7 @@ def _sharing_policies(groups: list[list[PreparedConfig]]) -> list[list[PreparedC
 
 
 def _family(config: SimConfig, data: Any) -> Any:
-    """Return the same key for all configs that can share a program; None if ``config`` cannot."""
+    """Return the same key for all configs that can share a program (None if ``config`` cannot)."""
     policy = config.policy
     if type(policy) not in POLICIES or policy.alone:
         return None
@@ -351,7 +351,7 @@ def chunking_of(
     memory_limit: float,
     max_batch: int | None,
 ) -> Chunking:
-    """Split equal-sized runs into chunks. ``max_batch``, if given, overrides ``memory_limit``."""
+    """Split equal-sized runs into chunks. If set, ``max_batch`` overrides ``memory_limit``."""
     threads = min(threads, num_runs)
     if max_batch is None:
         state = state_shapes(config, data)

@@ -2,7 +2,7 @@
 
 ``made_by.json`` describes the sweep, ``chunk-*.npz`` files contain finished runs, and
 ``checkpoint-*.npz`` files contain unfinished chunks. Files are written under a temporary name and
-then renamed. The process that runs the sweep locks the file ``lock``.
+then renamed. The process that runs the sweep locks the ``lock`` file.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Store:
 
     Attributes:
       plan: plan of the sweep, split into the same chunks as when the store was created.
-      failed: message of the first write error, after which writing stops; empty if none occurred.
+      failed: message of the first write error, or "" if none occurred. Later writes are skipped.
     """
 
     def __init__(self, folder: pathlib.Path, plan: SweepPlan):

@@ -1,4 +1,4 @@
-"""Simulated world, which consists of the latency and availability of clients."""
+"""Simulated latency and availability of clients."""
 
 import lazy_loader
 

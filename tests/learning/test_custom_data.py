@@ -358,7 +358,7 @@ def no_array(folder):
         (lambda f: (f / "a.npz", (f / "a.npz").write_text("text"))[0], "must be an .npz file"),
         (lambda f: write(f, "a.npz", x=FEATURES), "must have the arrays x and y, .* but has x"),
         (lambda f: write(f, "a.npz", x=FEATURES, y=LABELS, z=LABELS), "but has x, y, z"),
-        (lambda f: write(f, "a.npz", x=FEATURES[:0], y=LABELS[:0]), "at least one"),
+        (lambda f: write(f, "a.npz", x=FEATURES[:0], y=LABELS[:0]), "same nonzero number"),
         (lambda f: write(f, "a.npz", x=FEATURES, y=LABELS[:4]), r"x has .* and y has shape \(4,\)"),
         (lambda f: write(f, "a.npz", x=1.0, y=2.0), r"x has shape \(\) and y has shape \(\)"),
         (lambda f: write(write(f, "a.npz", x=FEATURES, y=LABELS), "b.npz", x=PIXELS, y=LABELS),

@@ -339,7 +339,7 @@ def test_invalid_audit_arguments_are_refused(changes, words, key):
 
 
 def test_audit_without_a_claim_is_refused(key):
-    with pytest.raises(ConfigError, match="Pass claim for a mechanism without a unit"):
+    with pytest.raises(ConfigError, match="Pass claim if the mechanism has no unit"):
         audit(NoPrivacy(), key, epsilon=1.0)
 
 

@@ -1,4 +1,4 @@
-"""Board of the benchmark: kept readings, their file, and a policy's run against them."""
+"""Board of the benchmark: stored readings, and functions that compare a policy with them."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ def gauntlet(
     only: Sequence[str] | None = None,
     progress: bool = True,
 ) -> xr.Dataset:
-    """Play a policy in the worlds of the benchmark, and add its readings to the kept ones.
+    """Run a policy on the benchmark, and return its readings with those of the board's policies.
 
-    Only this policy runs. Runs of the same fleet and seed face the same world, so differences
-    between policies can be compared by pairs (:func:`standings`).
+    Only this policy runs. Runs with the same fleet and seed face the same world, so policies can be
+    compared by their paired differences (:func:`standings`).
 
     Args:
-      policy: policy, or the name of a registered one.
-      only: names of fleets; all by default.
+      policy: policy, or the name of a registered policy.
+      only: names of the fleets, or None for all fleets.
       progress: whether to show progress bars.
 
     Returns:
-      Readings [policy, fleet, seed] of the policies of the board, followed by ``policy``, which
-      becomes ``NAME (yours)`` if the board has its name. NaN on fleets on which a policy cannot
-      run.
+      Readings [policy, fleet, seed] of the board's policies, followed by those of ``policy``. If
+      the board already has a policy with that name, ``policy`` is labelled ``NAME (yours)``.
+      Readings are NaN on fleets on which a policy cannot run.
 
     Raises:
-      ConfigError: if a name is unknown, the policy cannot run on any chosen fleet, or a fleet
-        differs from the one with the kept readings. Raised before any run starts.
+      ConfigError: if a name is unknown, the policy cannot run on any chosen fleet, or a fleet's
+        current definition has no stored readings. Raised before any run starts.
 
     Examples:
       >>> import pause_jax
@@ -63,18 +63,18 @@ def gauntlet(
 
 
 def verify(number: int, *, only: Sequence[str] | None = None, seed: int = 0) -> pd.DataFrame:
-    """Replay random runs of the board, and compare them with the kept readings.
+    """Replay random runs of the board, and compare the results with the stored readings.
 
-    Readings are kept with four digits. On a processor with other rounding, a run can differ.
+    Readings are stored with four digits. On processors that round differently, runs can differ.
 
     Args:
       number: number of runs.
-      only: names of fleets; all by default.
-      seed: seed of the choice of runs.
+      only: names of the fleets, or None for all fleets.
+      seed: seed for choosing the runs.
 
     Returns:
-      One row per run: policy, fleet, seed, kept and replayed accuracy after the late time in %, and
-      whether all readings are equal.
+      One row per run with the policy, the fleet, the seed, the stored (``kept``) and replayed late
+      accuracy in %, and whether all readings are equal.
 
     Raises:
       ConfigError: as for :func:`gauntlet`.
@@ -98,7 +98,7 @@ def verify(number: int, *, only: Sequence[str] | None = None, seed: int = 0) -> 
 
 
 def _chosen(only: Sequence[str] | None) -> dict[str, Fleet]:
-    """Return the fleets with the names ``only``.
+    """Return the fleets named in ``only``, or all fleets if it is None.
 
     Raises:
       ConfigError: if a name is unknown.
@@ -111,7 +111,7 @@ def _chosen(only: Sequence[str] | None) -> dict[str, Fleet]:
 
 
 def refusal(fleet: Fleet, policy: PolicyConfig) -> str:
-    """Return why a policy cannot run on a fleet, or an empty string."""
+    """Return why a policy cannot run on a fleet, or an empty string if it can."""
     try:
         validate(fleet.config.replace(policy=policy))
     except ConfigError as error:
@@ -120,32 +120,32 @@ def refusal(fleet: Fleet, policy: PolicyConfig) -> str:
 
 
 def together(by_fleet: Mapping[str, xr.Dataset]) -> xr.Dataset:
-    """Concatenate readings [policy, seed] of fleets to [policy, fleet, seed]."""
+    """Combine the readings [policy, seed] of several fleets into [policy, fleet, seed]."""
     along = xr.DataArray(list(by_fleet), dims="fleet", name="fleet")
     joined = xr.concat(list(by_fleet.values()), along, join="outer")
     return joined.transpose("policy", "fleet", "seed")
 
 
 def read(found: Mapping[str, Fleet]) -> xr.Dataset:
-    """Read the kept readings of fleets, [policy, fleet, seed].
+    """Load the stored readings [policy, fleet, seed] of the fleets ``found``.
 
     Raises:
-      ConfigError: if a fleet's definition differs from the one with the kept readings.
+      ConfigError: if a fleet's current definition has no stored readings.
     """
     with xr.open_dataset(BOARD, engine="h5netcdf") as file:
         kept = file.load()
     for name, fleet in found.items():
         if name not in kept.fleet.values or kept.digest.sel(fleet=name).item() != fleet.digest:
             raise ConfigError(
-                f"fleet {shown(name)}: differs from the fleet with the kept scores of "
-                f"version {VERSION}. Restore its definition, or write new scores under a new "
-                "version (python -m tools.board)."
+                f"fleet {shown(name)}: version {VERSION} has no stored scores for this definition. "
+                "Restore the old definition, or increase the version and compute new scores "
+                "(python -m tools.board)."
             )
     return kept.sel(fleet=list(found)).drop_vars("digest")
 
 
 def write(readings: xr.Dataset, found: Mapping[str, Fleet]) -> None:
-    """Write the readings [policy, fleet, seed] rounded to four digits."""
+    """Store readings [policy, fleet, seed], rounded to four significant digits."""
     digests = [found[str(name)].digest for name in readings.fleet.values]
     rounded = readings.map(_four_digits).assign_coords(digest=("fleet", digests))
     rounded.attrs = {"version": VERSION, "yardstick": YARDSTICK}

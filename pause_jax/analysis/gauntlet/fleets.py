@@ -1,4 +1,4 @@
-"""Fleets of the benchmark, version 1. A changed fleet needs a new version and new scores."""
+"""Fleets of the benchmark, version 1. A change requires a new version and new scores."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VERSION = 1
 SEEDS = 16
 # Policy that all others are compared with.
 YARDSTICK = "random"
-# Accuracy of the time-to-accuracy reading.
+# Target accuracy of the reading ``seconds_to_target``.
 TARGET = 0.6
 
 
@@ -37,9 +37,9 @@ class Fleet(NamedTuple):
     """Fleet of the benchmark.
 
     Attributes:
-      config: config without a policy of its own; every run shuffles its client numbers.
-      data: data set that replaces the config's; None to load the config's.
-      seconds: early and late time of the accuracy readings, in simulated seconds.
+      config: config of all runs. ``play`` replaces its policy. Every run shuffles client numbers.
+      data: data set that replaces the config's, or None to load the config's data set.
+      seconds: early and late times of the accuracy readings, in simulated seconds.
     """
 
     config: SimConfig
@@ -48,14 +48,14 @@ class Fleet(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Hash of everything that determines the worlds and readings of the fleet."""
+        """Hash of the settings and data that determine the fleet's worlds and readings."""
         parts = (VERSION, SEEDS, TARGET, self.seconds, config_file.dumps(self.config))
         of_data = "" if self.data is None else self.data.digest
         return hashlib.sha256(f"{parts} {of_data}".encode()).hexdigest()[:16]
 
 
 def fleets() -> dict[str, Fleet]:
-    """Return the fleets of the benchmark by name."""
+    """Return the benchmark's fleets by name."""
     learning = Learning(data=Digits(), model=Mlp(hidden=(32,)), validation=60, holdout=0.2)
     skewed = learning.replace(partition=Dirichlet())
     apart = learning.replace(partition=Natural())
@@ -69,18 +69,18 @@ def fleets() -> dict[str, Fleet]:
     absent = phones.replace(
         latency=Network(), availability_trace=Diurnal(recheck=30.0), dropout=0.1
     )
-    # Each release costs 200 / 12 where a law gives the budgets.
+    # With ``own``, a release costs as much as with ``few``, and a law sets the total budgets.
     few = Uniform(total_epsilon=200.0, horizon=12.0)
     own = Constant(total_epsilon=1.0, per_release=200.0 / 12)
     tiers = own.replace(law=Tiers(values=(50.0, 200.0, 800.0), shares=(0.4, 0.4, 0.2)))
     fading = Uniform(total_epsilon=200.0, horizon=24.0, law=LogNormalBudgets(sigma=1.0))
     whole = L1Laplace(clip_norm=1.0, budget=Uniform(total_epsilon=20_000.0, horizon=100.0))
-    # The last third of the clients has the labels 7 to 9, and less budget than the others. The
-    # model learns labels of few clients only with larger steps and less noise.
+    # The last third of the clients, the only ones with labels 7 to 9, has smaller budgets. Labels
+    # that few clients have are learned only with larger steps and less noise.
     shy = Constant(
         total_epsilon=1.0, per_release=100.0, law=PerClient(values=(2000.0,) * 20 + (600.0,) * 10)
     )
-    # The second entry holds the mean seconds in which the yardstick plays 12 and 60 rounds.
+    # The second entry is the mean time in seconds that the yardstick takes for 12 and 60 rounds.
     worlds: dict[str, tuple[SimConfig, tuple[float, float]]] = {
         "alike": (base, (10.6, 51.1)),
         "sizes": (base.replace(learning=skewed), (10.6, 51.1)),
@@ -109,7 +109,7 @@ def _noise(budget: Schedule, sensitivity: float = 0.003) -> PerCoordinateLaplace
 
 @functools.cache
 def _by_label() -> Dataset:
-    """Return the digits sorted by label and divided among 30 clients."""
+    """Return the Digits data set, sorted by label and split evenly among 30 clients."""
     whole = Digits().load()
     order = np.argsort(np.asarray(whole.y_train), kind="stable")
     return Dataset.of(

@@ -1,4 +1,4 @@
-"""Heat map of the board. Requires the extra ``plot`` (matplotlib)."""
+"""Heat map of the board. Requires the ``plot`` extra (matplotlib)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import xarray as xr
 from pause_jax.analysis.gauntlet.fleets import YARDSTICK
 from pause_jax.analysis.gauntlet.standings import TIMES
 
-# Leads of more points than this have the strongest colour.
+# Leads beyond this value, in percentage points, have the strongest colour.
 _LIMIT = 20.0
 
 
 def draw(scores: xr.Dataset, path: pathlib.Path, policy: str | None = None) -> None:
-    """Draw the median lead of every policy over the yardstick, by fleet and time.
+    """Draw each policy's median lead over the yardstick, by fleet and time.
 
-    Policies are sorted by their mean lead after the late time, best first.
+    Policies are sorted by their late lead, averaged over fleets, best first.
 
     Args:
       scores: readings [policy, fleet, seed] from ``gauntlet``.
-      path: file to write; its suffix determines the format.
+      path: output file. Its suffix determines the format.
       policy: policy whose name is printed in bold.
     """
     from matplotlib.figure import Figure
@@ -44,6 +44,6 @@ def draw(scores: xr.Dataset, path: pathlib.Path, policy: str | None = None) -> N
         if label.get_text() == policy:
             label.set_fontweight("bold")
     bar = figure.colorbar(image, ax=panels, shrink=0.5)
-    bar.set_label(f"points of accuracy ahead of {YARDSTICK}", fontsize=7)
+    bar.set_label(f"lead over {YARDSTICK} in points of accuracy", fontsize=7)
     bar.ax.tick_params(labelsize=7)
     figure.savefig(path)

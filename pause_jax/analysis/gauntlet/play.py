@@ -1,4 +1,4 @@
-"""Runs of policies on a fleet of the benchmark, and their readings."""
+"""Runs of policies on a benchmark fleet, and their readings."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pause_jax.analysis.gauntlet.fleets import SEEDS, TARGET, Fleet
 from pause_jax.policies import PolicyConfig
 from pause_jax.sweeps.execute import sweep
 
-# Readings of a run. Accuracies are in %, seconds are simulated.
+# Readings of a run. Accuracies are in %, and times are in simulated seconds.
 READINGS = {
-    "early": "accuracy after the early time",
-    "late": "accuracy after the late time",
-    "worst_tenth": "mean accuracy at the worst tenth of the clients, after the late time",
-    "seconds_to_target": "seconds until the target accuracy, NaN if not reached by the late time",
-    "spent": "largest budget that a client has spent at the end",
+    "early": "accuracy at the early time",
+    "late": "accuracy at the late time",
+    "worst_tenth": "mean accuracy for the worst tenth of the clients at the late time",
+    "seconds_to_target": "seconds until the target accuracy; NaN if not reached by the late time",
+    "spent": "largest budget spent by any client",
 }
 RECORD = ("clock", "eval_clock", "test_accuracy", "client_accuracy", "spent")
 
@@ -32,17 +32,17 @@ def play(
     key: int = 0,
     progress: bool = True,
 ) -> xr.Dataset:
-    """Run policies in the worlds of a fleet, until its late time.
+    """Run policies in a fleet's worlds until its late time.
 
     Args:
       fleet: fleet from ``fleets``.
       policies: policies by name.
-      seeds: worlds to run, out of ``SEEDS``.
-      key: number of the key that the worlds are drawn from. The board uses 0.
+      seeds: slice of the ``SEEDS`` worlds to run.
+      key: seed of the random key from which the worlds are drawn. The board uses 0.
       progress: whether to show a progress bar.
 
     Returns:
-      float [policy, seed] for each of ``READINGS``.
+      Array [policy, seed] of floats for each of the ``READINGS``.
     """
     early, late = fleet.seconds
     keys = jax.random.split(jax.random.key(key), SEEDS)[seeds]
@@ -70,6 +70,6 @@ def play(
 
 
 def _at(result: xr.Dataset, seconds: float, name: str) -> xr.DataArray:
-    """Return a quantity at the last evaluation by a time, or else at the first."""
+    """Return a quantity at the last evaluation by ``seconds``, or at the first if all are later."""
     by_then = (result.eval_clock <= seconds).sum("eval_round")
     return result[name].isel(eval_round=(by_then - 1).clip(0)).reset_coords(drop=True)

@@ -1,8 +1,8 @@
-"""Standings of a policy on the board, with intervals that hold for any distribution.
+"""Standings of a policy on the board, with intervals that are valid for any distribution.
 
-The lead of a policy over the yardstick is its median difference in the same worlds. The interval of
-a median inverts the exact sign test: its ends are the k-th smallest and k-th largest difference.
-The intervals of a policy on all fleets and at both times hold jointly with 95 % (Bonferroni).
+A policy's lead over the yardstick is the median of the differences in the same worlds. The lead's
+confidence interval inverts the exact sign test, so its endpoints are the k-th smallest and k-th
+largest differences. All intervals of a policy hold jointly with 95 % confidence (Bonferroni).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def standings(scores: xr.Dataset, policy: str, against: str = YARDSTICK) -> pd.D
     Args:
       scores: readings [policy, fleet, seed] from ``gauntlet``.
       policy: name of the policy.
-      against: policy that it is compared with by pairs.
+      against: policy to compare it with.
 
     Returns:
-      One row per fleet. For each time: mean accuracy in %, rank among all policies by mean
-      accuracy (1 is best), number of ranked policies, median lead over ``against`` in points, the
-      ends of its interval, and a mark: ``*`` if the interval excludes 0. Then the means of
-      the other readings.
+      One row per fleet. For each time, the columns are the mean accuracy in %, the rank by it (1 is
+      best), the number of ranked policies, the median lead over ``against`` in points, the
+      endpoints of the lead's interval, and a mark (``*`` if the interval excludes 0). The last
+      columns are the means of the remaining readings.
     """
     own = scores.sel(policy=policy)
     together = len(TIMES) * scores.sizes["fleet"]
@@ -55,14 +55,14 @@ def standings(scores: xr.Dataset, policy: str, against: str = YARDSTICK) -> pd.D
 
 
 def interval(differences: np.ndarray, together: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Return the interval of the median of differences [..., S], with infinite ends for too few.
+    """Return a confidence interval for the median of differences [..., S], infinite for small S.
 
-    All ``together`` intervals hold jointly with 95 %. Ties do not narrow an interval.
+    All ``together`` intervals hold jointly with 95 % confidence. Ties do not narrow an interval.
     """
     number = differences.shape[-1]
     beyond = scipy.stats.binom.cdf(np.arange(number), number, 0.5)
     ordered = np.sort(differences, axis=-1)
-    # As many differences are cut off on each side as have a probability of at most half the level.
+    # The k of the module docstring: the largest k with 2 P(Binomial(S, 1/2) < k) <= level.
     cut = int(np.sum(2 * beyond <= LEVEL / together))
     if not 0 < cut <= number // 2:
         unknown = np.full(differences.shape[:-1], np.inf)
@@ -71,15 +71,15 @@ def interval(differences: np.ndarray, together: int = 1) -> tuple[np.ndarray, np
 
 
 def formatted(table: pd.DataFrame) -> pd.DataFrame:
-    """Format the standings of a policy as text, for a terminal or a paper.
+    """Format a policy's standings as text, for a terminal or a paper.
 
     Args:
       table: data frame from :func:`standings`.
 
     Returns:
-      One row per fleet with the mean accuracy, the rank, and the median lead with its interval, for
-      each time. ``*`` marks intervals that exclude 0. Fleets on which the policy cannot run have
-      the cells ``-``.
+      One row per fleet with the mean accuracy, the rank, and the median lead with its interval at
+      each time. ``*`` marks intervals that exclude 0. All cells of a fleet are ``-`` if the policy
+      cannot run on it.
     """
     rows = {
         fleet: {
@@ -103,17 +103,17 @@ _CELLS = (
 
 
 def conclusion(table: pd.DataFrame, policy: str, against: str = YARDSTICK) -> str:
-    """Say in one sentence per time where a policy is ahead of another one, and where behind."""
+    """Return one sentence per time that names the fleets on which a policy is ahead or behind."""
     sentences = []
     for time in TIMES:
         ran = table[table[time].notna()]
         ahead, behind = ran.index[ran[f"{time}_low"] > 0], ran.index[ran[f"{time}_high"] < 0]
         sentences.append(
-            f"{time.capitalize()}, {policy} is ahead of {against} on {_named(ahead)} and behind on "
-            f"{_named(behind)} of {len(ran)} fleets."
+            f"At the {time} time, {policy} is ahead of {against} on {_named(ahead, len(ran))} and "
+            f"behind on {_named(behind, len(ran))}."
         )
     return " ".join(sentences)
 
 
-def _named(fleets: pd.Index) -> str:
-    return f"{len(fleets)} ({listed(fleets)})" if len(fleets) else "none"
+def _named(fleets: pd.Index, number: int) -> str:
+    return f"{len(fleets)} of {number} fleets" + (f" ({listed(fleets)})" if len(fleets) else "")

@@ -43,7 +43,7 @@ class Picture(NamedTuple):
 
 
 def against_time(result: xr.Dataset, target: float) -> Picture | None:
-    """Plot test accuracy, or loss, against simulated seconds; return None without learning."""
+    """Plot test accuracy (or loss) against simulated seconds. Return None if neither is finite."""
     if not learns(result):
         return None
     curves = progress(result)
@@ -63,7 +63,7 @@ def against_time(result: xr.Dataset, target: float) -> Picture | None:
 
 
 def budget(result: xr.Dataset) -> Picture | None:
-    """Plot the largest budget spent by any client, by round; return None if all are unlimited."""
+    """Plot the largest budget spent by any client against rounds. Return None if none is finite."""
     curves = by_round(result.max_spent)
     if not curves:
         return None
@@ -78,7 +78,7 @@ def budget(result: xr.Dataset) -> Picture | None:
 
 
 def regret(result: xr.Dataset) -> Picture | None:
-    """Plot cumulative regret against rounds; return None if it was not tracked."""
+    """Plot cumulative regret against rounds. Return None if it was not tracked."""
     if not np.isfinite(result.regret).any():
         return None
     each = result.regret.astype(np.float64).where(~metrics.empty_rounds(result), 0.0)
@@ -119,7 +119,7 @@ def staleness(result: xr.Dataset) -> Picture:
 
 
 def _overlapping(curves: dict[str, Curve], first: int) -> dict[str, Curve]:
-    """Return the curves with a positive mean at index ``first`` or later; all if none has one."""
+    """Return the curves that are positive at index ``first`` or later, or all curves if none is."""
     some = {name: curve for name, curve in curves.items() if np.any(curve.mean[first:] > 0)}
     return some or curves
 
@@ -289,5 +289,5 @@ def _rule(label: str, value: float) -> list[Any]:
 
 
 def _short(value: float) -> float:
-    """Round to five significant digits, which is enough for a screen."""
+    """Round to five significant digits, enough for a screen."""
     return float(f"{value:.5g}")

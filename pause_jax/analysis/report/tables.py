@@ -44,7 +44,7 @@ def differing(result: xr.Dataset) -> Table:
 
 
 def judged(result: xr.Dataset, comparison: Comparison) -> Table | None:
-    """Return the table of differences from the reference config; None without a comparison."""
+    """Return the table of differences from the reference config, or None if nothing is compared."""
     if not comparison.against or result.sizes["config"] == 1:
         return None
     headings = ("config", *(aim.title for aim in comparison.aims))
@@ -71,8 +71,8 @@ def _caption_of(result: xr.Dataset, comparison: Comparison) -> str:
         "Mean paired difference [paired t-interval]. The runs of a pair use the same key. The "
         "intervals of a column hold jointly with 95 % confidence (Bonferroni correction for "
         f"{number} comparison{'s' * (number > 1)}). {fixed if number > others else ''}"
-        "~: not significant, because the interval contains 0. A difference over only some seeds "
-        "is never called significant, because these seeds were selected by their outcomes."
+        "~: not significant, because the interval contains 0. A difference over only some of the "
+        "seeds is never called significant, because these seeds were selected by their outcomes."
     )
 
 
@@ -122,7 +122,7 @@ def participation(result: xr.Dataset, found: dict[str, Participation]) -> Table:
 
 
 def left_behind(result: xr.Dataset, found: dict[str, Participation]) -> Table | None:
-    """Return the table of final accuracy by group of clients; None without client accuracies."""
+    """Return the table of final accuracy by client group, or None if client accuracy is missing."""
     if "client_accuracy" not in result.variables:
         return None
     final = metrics.final(result, "client_accuracy").transpose("config", "seed", "client")
@@ -155,10 +155,10 @@ def _percent(values: NDArray[np.floating]) -> str:
 
 
 def _by_budget(result: xr.Dataset) -> tuple[tuple[str, ...], dict[str, list[Places]]] | None:
-    """Group clients by budget; return None if budgets are equal in each config or not recorded.
+    """Group clients by budget, or return None if each config's budgets are equal or not recorded.
 
     Returns the names of the groups and, by config, the indices of each group's clients in a
-    flattened [seed, client] array. Padding and clients with unlimited budgets are in no group.
+    flattened [seed, client] array. Padding and clients with unlimited budgets are excluded.
     """
     if "budget" not in result.variables:
         return None

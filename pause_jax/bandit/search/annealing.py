@@ -114,13 +114,13 @@ def _largest_difference(index: Array, terms: Array, num_selected: int, available
 
 
 def walk_energy(landscape: Landscape, members: Array) -> Array:
-    """Compute the energy, PAUSE (18), of a set given by its mask, from the landscape's values."""
+    """Compute the energy, PAUSE (18), of the set with mask ``members`` in a landscape."""
     slowest = jnp.min(jnp.where(members, landscape.index, jnp.inf))
     return slowest + jnp.sum(jnp.where(members, landscape.weight, 0.0))
 
 
 def neighbour_masks(landscape: Landscape, members: Array) -> tuple[Array, Array, Array, Array]:
-    """Return the neighbourhood of R1 and R2 as two products of sets, given by four masks [K].
+    """Return the neighbourhood of R1 and R2 as two products of sets, encoded as four masks [K].
 
     A neighbour of a set replaces a member i with an available non-member j. It is *active* if i is
     the lowest member in at least one list, and *passive* if j is below all members in at least one
@@ -137,7 +137,7 @@ def neighbour_masks(landscape: Landscape, members: Array) -> tuple[Array, Array,
 
 
 def num_swaps(leaving: Array, entering: Array) -> Array:
-    """Count the pairs of a leaving client and an entering client, given both masks [K].
+    """Count the pairs of a leaving client and an entering client, from their masks [K].
 
     The count is a float (exact up to 2^24 in float32), because m (K - m) can overflow int32.
     """
@@ -260,14 +260,14 @@ def anneal(
       key: random key for ties, initial sets and steps.
       problem: maximisation problem of the round.
       num_selected: m.
-      available: bool [K]; None if all clients are available.
+      available: bool [K], or None if all clients are available.
       neighbourhood: one of ``NEIGHBOURHOODS``.
       steps: annealing steps per chain.
       chains: number of chains.
       cooling: kappa, divisor of the temperature.
 
     Returns:
-      Trace with m distinct clients, which are all available if at least m clients are available.
+      Trace with m distinct clients. All m are available if at least m clients are available.
 
     Raises:
       ValueError: if the shapes disagree, m is out of range, or an untraced value is NaN.

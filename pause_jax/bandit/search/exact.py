@@ -53,9 +53,9 @@ def exact(
       index: float [K], may contain +inf (untried clients) and -inf, but not NaN.
       weight: float [K], finite.
       num_selected: m, 1 <= m <= K (static).
-      available: bool [K]; None if all clients are available. If fewer than m are available,
+      available: bool [K], or None if all clients are available. If fewer than m are available,
         unavailable clients complete the set. The mask ``available[clients]`` excludes them.
-      key: random key for breaking ties; None to break ties by client number.
+      key: random key for breaking ties, or None to break ties by client number.
 
     Returns:
       ``(clients, energy)``. The clients, int32 [m], are distinct and ascending. The energy
@@ -170,7 +170,7 @@ def _by_sorting(
 def _lexicographic_argmax(
     first: Array, second: Array, feasible: Array, bits: Array | None
 ) -> Array:
-    """Return the feasible place with the largest (first, second). Ties are broken by ``bits``."""
+    """Return the feasible position with the lexicographically largest (first, second, bits)."""
     best_first = jnp.max(jnp.where(feasible, first, -jnp.inf))
     tied = feasible & (first == best_first)
     best_second = jnp.max(jnp.where(tied, second, -jnp.inf))

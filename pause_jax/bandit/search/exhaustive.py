@@ -39,11 +39,11 @@ def exhaustive(
     """Maximise ``min index + sum weight`` by scoring every set, as in the authors' code.
 
     Sets are generated from their ranks (combinatorial number system). Only ``chunk_size`` sets are
-    in memory at once. The other arguments, the result and the other errors are those of
+    in memory at once. For the remaining arguments, the result and further errors, see
     :func:`pause_jax.bandit.search.exact`.
 
     Raises:
-      ConfigError: if C(K, m) exceeds ``MAX_SETS``; the message contains the count.
+      ConfigError: if C(K, m) exceeds ``MAX_SETS``. The message contains the count.
     """
     index, weight = jnp.asarray(index), jnp.asarray(weight)
     check_problem(index, weight, num_selected)
@@ -92,7 +92,7 @@ def _unrank(rank: Array, binomials: Array) -> Array:
 
 
 def _score(members: Array, index: Array, weight: Array, usable: Array) -> tuple[Array, Array]:
-    """Compute the energy and the sum of weights of each set [n, m]; NaN for infeasible sets."""
+    """Compute the energy and the sum of weights of each set [n, m] (NaN for infeasible sets)."""
     total = tree_sum(weight[members])
     lowest = jnp.min(index[members], axis=-1)
     value = jnp.where(jnp.isinf(lowest), lowest, lowest + total)

@@ -70,7 +70,7 @@ def check_problem(index: Array, weight: Array, num_selected: int) -> None:
 
 
 def set_energy(index: Array, weight: Array, clients: Array, available: Array) -> Array:
-    """Compute the energy of a set; -inf if no member is available.
+    """Compute the energy of a set, or return -inf if no member is available.
 
     Unavailable members only fill slots and do not count. ``clients`` must be ascending to make the
     energies of equal sets bitwise equal.
@@ -84,7 +84,7 @@ def set_energy(index: Array, weight: Array, clients: Array, available: Array) ->
 def ordered(value: Array, available: Array, key: Array | None) -> Array:
     """Return the available clients in descending order of value, then the others, int32 [K].
 
-    Ties are broken at random if ``key`` is given, and by client number otherwise. For float values,
+    Ties are broken at random, or by client number if ``key`` is None. For float values,
     all unavailable clients count as tied.
     """
     number = jnp.arange(value.shape[0], dtype=jnp.int32)
@@ -95,7 +95,7 @@ def ordered(value: Array, available: Array, key: Array | None) -> Array:
 
 
 def _falling(value: Array, available: Array) -> Array:
-    """Map floats to unsigned integers in reverse order, which XLA sorts twice as fast on a CPU.
+    """Map floats in reverse order to unsigned integers, which XLA sorts twice as fast on a CPU.
 
     Unavailable clients map to the largest integer, to which no number maps, and thus come last.
     """

@@ -147,12 +147,12 @@ class Ledger:
 
     @property
     def spent(self) -> float:
-        """Sum of the epsilons of all releases so far, in the mechanism's unit."""
+        """Total epsilon of all releases so far, in the mechanism's unit."""
         return float(self.privacy.budget.spent(jnp.asarray(self.participations)))
 
     @property
     def exhausted(self) -> bool:
-        """Whether the budget allows no further release."""
+        """Whether the budget allows no more releases."""
         return bool(self.privacy.budget.exhausted(jnp.asarray(self.participations + 1)))
 
     def has(self, **remarks: Any) -> bool:
@@ -207,7 +207,7 @@ class PrivateRelease:
     listed in ``clear``. A client with a spent budget does not train. A client releases at most one
     update per round.
 
-    If the client app raises an exception, Flower sends the text of the exception to the server
+    If the client app raises an exception, Flower sends the exception text to the server
     without noise. The float32 noise (``pause_jax.privacy.mechanisms``) is a statistical simulation.
     It does not protect against an adversary who inspects the bits of a release.
     """

@@ -95,10 +95,10 @@ class Roster:
     def __init__(self, num_clients: int):
         self.num_clients = num_clients
         self.spent: set[int] = set()
-        self._number: dict[int, int | None] = {}  # by node id; None if invalid
+        self._number: dict[int, int | None] = {}  # keyed by node id; None if the number is invalid
 
     def present(self, grid: TimedGrid, timeout: float) -> dict[int, int]:
-        """Return the node of each connected client, by client number.
+        """Return the node of each connected client, keyed by client number.
 
         ``timeout`` is the maximum wait for the numbers of new nodes, in seconds.
         """

@@ -26,7 +26,7 @@ OURS = (EPSILON, PARTICIPATION, TOOK)
 SPENT = 4801
 # Error code of a client whose ledger already has a release for this round.
 REPEATED = 4802
-# Errors after which a client has certainly released nothing: budget spent, app not loadable,
+# Errors after which a client is known to have released nothing: budget spent, app not loadable,
 # exception in the app, mod precondition failed, invalid bundle, app crashed.
 RELEASED_NOTHING = frozenset({SPENT, 1, 2, 6, 7, 8})
 

@@ -61,7 +61,7 @@ class _Metrics(
         float, msgspec.Meta(ge=float(_FLOAT32.smallest_subnormal), le=float(_FLOAT32.max))
     ]
     participation: Annotated[int, msgspec.Meta(ge=1, le=MOST_RELEASES)] = 1
-    # Infinite without privacy.
+    # Infinite if the budget is unlimited.
     epsilon: Annotated[float, msgspec.Meta(gt=0)] = 1.0
 
 
@@ -75,7 +75,7 @@ class Played(NamedTuple):
     Attributes:
       seconds: latency of each client that answered, in seconds.
       failed: latency assumed for each client that failed (the timeout), in seconds.
-      idle: chosen clients that certainly released nothing.
+      idle: chosen clients known to have released nothing.
     """
 
     choice: Choice
@@ -131,16 +131,16 @@ class PauseStrategy(Strategy):
         """Initialize the strategy for round 1, or resume from a saved state.
 
         Args:
-          config: config, as for a :class:`~pause_jax.deploy.selector.Selector`.
-          key: typed PRNG key, as for a simulation; ignored if a saved state is resumed.
+          config: config for the :class:`~pause_jax.deploy.selector.Selector`.
+          key: typed PRNG key, as for a simulation. Ignored if a saved state is resumed.
           state: folder for the saved state, created if missing (default: nothing is saved).
             ``selector.npz`` contains the policy's state, saved before and after each round's
             training. ``fleet.csv`` contains the latency of every answer, for ``pause-jax fit`` and
             ``Traces``.
-          data_size: number of samples of each client [K], as for a ``Selector``.
+          data_size: number of samples of each client [K], as in ``Selector``.
           update_size: d, number of entries in an update, for a policy that reads updates.
           seconds: source of latencies, ``stamped`` for times measured by this server
-            (:class:`TimedGrid`), or ``reported`` for each client's metric ``pause-seconds``, which
+            (:class:`TimedGrid`), or ``reported`` for each client's ``pause-seconds`` metric, which
             :class:`PrivateRelease` adds.
           timeout_seconds: maximum wait for a round's replies, > 0 and finite. The policy treats the
             timeout as the latency of a client that fails.
@@ -198,7 +198,7 @@ class PauseStrategy(Strategy):
           initial_arrays: initial model.
           num_rounds: number of rounds to run, in addition to the rounds before a restart.
           timeout: new value of ``timeout_seconds``; None keeps the old value.
-          train_config: config for the clients; ``server-round`` and ``pause-epsilon`` are added.
+          train_config: client config, extended with ``server-round`` and ``pause-epsilon``.
           evaluate_config: ignored.
           evaluate_fn: function (round, model) -> metrics, called on the server. Rounds are counted
             from this call to ``start``. In round 0, the model is ``initial_arrays``.
@@ -312,7 +312,7 @@ class PauseStrategy(Strategy):
             self.selector.save(self._folder / "selector.npz")
 
     def _present(self, grid: TimedGrid) -> dict[int, int]:
-        """Wait for enough clients, and return their nodes by client number."""
+        """Wait for enough clients, and return their nodes keyed by client number."""
         start = time.monotonic()
         while True:
             left = self._wait - (time.monotonic() - start)
@@ -333,7 +333,7 @@ class PauseStrategy(Strategy):
     def _answers(
         self, present: dict[int, int], arrays: ArrayRecord, grid: TimedGrid
     ) -> tuple[set[int], dict[int, Any] | None]:
-        """Return (available clients, answers to the policy's question; None if it asks none).
+        """Return available clients and answers to the policy's question (None if it asks none).
 
         If a client sends no loss, the policy learns nothing about it. A client that sends no
         features is unavailable in this round. ``present`` maps clients to their nodes.
@@ -353,7 +353,7 @@ class PauseStrategy(Strategy):
     def _ask(
         self, question: Question, client_of: dict[int, int], arrays: ArrayRecord, grid: TimedGrid
     ) -> dict[int, Any]:
-        """Ask the nodes in ``client_of``, and return the valid answers by client."""
+        """Ask the nodes in ``client_of``, and return the valid answers keyed by client number."""
         name = NAMES[question.wants]
         config = ConfigRecord({ROUND: question.round, BATCH: question.batch_size or 0})
         content = RecordDict({"config": config})
@@ -418,7 +418,7 @@ class PauseStrategy(Strategy):
 
 
 def _resumed(path: pathlib.Path, fresh: Selector) -> Selector:
-    """Load the selector at ``path`` and close any open round; without a file, return ``fresh``."""
+    """Load the selector at ``path`` and close an open round. Return ``fresh`` if no file exists."""
     if not path.is_file():
         return fresh
     saved = Selector.load(path, fresh.config)
@@ -483,7 +483,7 @@ def _read(
 
 
 def average(answers: Mapping[int, Answer], weights: Mapping[int, float]) -> ArrayRecord | None:
-    """Return the weighted mean of the clients' models; None without answers. Weights sum to one."""
+    """Return the models' weighted mean, or None if no client answered. Weights sum to one."""
     if not answers:
         return None
     mean = {}

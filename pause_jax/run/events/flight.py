@@ -1,4 +1,4 @@
-"""Slots of an asynchronous server, which hold the clients in flight and the buffered answers.
+"""Slots that hold an asynchronous server's clients in flight and buffered answers.
 
 A client is in flight from its start to its answer. The next server step frees its slot. Times are
 in seconds since the last server step, because float32 is inaccurate for long absolute times.
@@ -187,7 +187,7 @@ class Buffer(NamedTuple):
     """Answers since the last server step.
 
     Attributes:
-      places: int32 [B], slot numbers of the answers in ascending order, padded with other slots.
+      places: int32 [B], slot numbers of answers in ascending order, padded with unanswered slots.
       selection: clients, and their weights without staleness factors. The policy's weights sum to
         one in each group of ``peers``, so we multiply them by group size / number of answers.
       staleness: int32 [B], server steps since the client's start.

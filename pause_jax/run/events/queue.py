@@ -1,4 +1,4 @@
-"""Events within a server step: clients answer, and the policy starts other clients.
+"""Events within a server step, i.e. the clients' answers and the policy's decisions.
 
 Each iteration of the loop in ``play_events`` handles one decision or answer. Training comes later.
 """
@@ -196,7 +196,7 @@ def _report(setup: Setup, before: State, events: Events, number: Array) -> Event
 
 
 def heard(setup: Setup, before: State, events: Events, buffer: Buffer, trained: Trained) -> Any:
-    """Report new answers to the policy, and return the new state of the policy."""
+    """Report new answers to the policy, and return the policy's new state."""
     server_loss = setup.learner.server_loss
     if server_loss is not None:
         server_loss = functools.partial(server_loss, before.learning, trained.released)

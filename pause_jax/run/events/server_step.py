@@ -1,7 +1,7 @@
 """Server step with overlapping rounds (``SimConfig.clock = Asynchronous()``).
 
 A run loops over server steps instead of events. Within a step, clients answer one after another,
-and other clients replace them. All clients that start in a step train the same model, so they train
+and new clients replace them. All clients that start in a step train the same model, so they train
 in parallel at the end of the step. The server then averages the buffered updates. Tests compare
 runs with an event-queue simulation. ``docs/guides/event_clock.md`` describes the semantics.
 """

@@ -12,7 +12,7 @@ from pause_jax.run.rounds.state import Round, Run
 
 @quantity("round", gap=False)
 def played(r: Round) -> Array:
-    """Whether the round was played, bool; False once the clock has reached ``max_seconds``."""
+    """Whether the round was played, bool (False once the clock has reached ``max_seconds``)."""
     return jnp.asarray(True)
 
 
@@ -24,13 +24,13 @@ def num_played(run: Run) -> Array:
 
 @quantity("round", "slot", gap=-1)
 def clients(r: Round) -> Array:
-    """Client chosen for each slot, int32; -1 for an empty slot."""
+    """Client chosen for each slot, int32 (-1 for an empty slot)."""
     return jnp.where(r.selection.active, r.selection.clients, -1)
 
 
 @quantity("round", "slot", gap=False)
 def in_time(r: Round) -> Array:
-    """Whether the slot's update arrived in time and was averaged, bool; False for an empty slot."""
+    """Whether the slot's update arrived in time and was averaged, bool (False for empty slots)."""
     return r.in_time
 
 
@@ -70,19 +70,19 @@ def uploaded(r: Round) -> Array:
 
 @quantity("round")
 def max_spent(r: Round) -> Array:
-    """Largest epsilon spent by a client so far, per ``epsilon_unit``; infinite without privacy."""
+    """Largest epsilon any client has spent, per ``epsilon_unit`` (infinite under ``NoPrivacy``)."""
     return jnp.max(r.config.privacy.budget.spent(r.after.counts))
 
 
 @quantity("client")
 def spent(run: Run) -> Array:
-    """Epsilon spent by each client in the run; without privacy, infinite for participants."""
+    """Epsilon spent by each client in the run (infinite for participants under ``NoPrivacy``)."""
     return run.config.privacy.budget.spent(run.state.counts)
 
 
 @quantity("client")
 def budget(run: Run) -> Array:
-    """Epsilon that each client may spend in total, eps_bar_k; infinite without privacy."""
+    """Epsilon that each client may spend in total, eps_bar_k (infinite under ``NoPrivacy``)."""
     return jnp.broadcast_to(run.config.privacy.budget.total(), run.state.counts.shape)
 
 
@@ -100,13 +100,13 @@ def queried(run: Run) -> Array:
 
 @quantity("client", gap=-1)
 def data_size(run: Run) -> Array:
-    """Local data size of each client, in samples, int32; 1 without learning."""
+    """Local data size of each client, in samples, int32 (1 if ``learning`` is None)."""
     return run.state.learning.partition.size
 
 
 @quantity("round")
 def energy(r: Round) -> Array:
-    """Energy of the chosen cohort in the policy's search, PAUSE (18); NaN without a search."""
+    """Energy of the cohort in the policy's search, PAUSE (18), or NaN if there is no search."""
     return r.info.energy
 
 
@@ -118,19 +118,19 @@ def reward(r: Round) -> Array:
 
 @quantity("round")
 def genie_reward(r: Round) -> Array:
-    """Realised reward of the genie's cohort, given the run's earlier rounds; NaN if not tracked."""
+    """Realised reward of the genie's cohort, given the earlier rounds (NaN if not tracked)."""
     return r.score.genie_reward
 
 
 @quantity("round")
 def regret(r: Round) -> Array:
-    """Signed regret C^G(genie) - C^G(cohort), PAUSE (10), see ``Score``; NaN if not tracked."""
+    """Signed regret C^G(genie) - C^G(cohort), PAUSE (10), or NaN if not tracked. See ``Score``."""
     return r.score.regret
 
 
 @quantity("round")
 def optimality_gap(r: Round) -> Array:
-    """Energy of the exact optimum minus ``energy``; NaN without a search.
+    """Energy of the exact optimum minus ``energy``, or NaN if the policy does not search.
 
     The gap is infinite if only the optimum has infinite energy. If both cohorts do, the gap is the
     difference between their sums of weights.
@@ -140,25 +140,25 @@ def optimality_gap(r: Round) -> Array:
 
 @quantity("round")
 def acceptance_rate(r: Round) -> Array:
-    """Fraction of annealing steps that accepted a move; NaN without annealing."""
+    """Fraction of annealing steps that accepted a move, or NaN if the policy does not anneal."""
     return r.info.acceptance_rate
 
 
 @quantity("round")
 def train_loss(r: Round) -> Array:
-    """Mean mini-batch loss, weighted by the aggregation weights; NaN if no update arrived."""
+    """Mean mini-batch loss, weighted by the aggregation weights (NaN if no update arrived)."""
     return r.trained.mean_loss
 
 
 @quantity("eval_round")
 def test_loss(r: Round) -> Array:
-    """Mean loss on the test set; NaN without learning, or if the learner does not compute it."""
+    """Mean loss on the test set (NaN if ``learning`` is None, or if the learner omits it)."""
     return r.metrics.get("test_loss", jnp.asarray(jnp.nan))
 
 
 @quantity("eval_round", unit="1")
 def test_accuracy(r: Round) -> Array:
-    """Accuracy on the test set, in [0, 1]; NaN if not computed, or if the model is not finite."""
+    """Accuracy on the test set, in [0, 1] (NaN if not computed, or if the model is not finite)."""
     return r.metrics.get("test_accuracy", jnp.asarray(jnp.nan))
 
 
@@ -170,7 +170,7 @@ def eval_clock(r: Round) -> Array:
 
 @quantity(gap=-1)
 def first_nonfinite_round(run: Run) -> Array:
-    """First round after which the model was not finite, int32; 0 if it was always finite."""
+    """First round after which the model was not finite, int32 (0 if it was always finite)."""
     return run.state.health.first_nonfinite
 
 
@@ -210,31 +210,31 @@ def staleness(r: Round) -> Array:
 
 @quantity("round", "slot", unit="s")
 def took(r: Round) -> Array:
-    """Time from a client's start to its answer; NaN for an empty slot."""
+    """Time from a client's start to its answer (NaN for an empty slot)."""
     return jnp.where(r.selection.active, r.latency[r.selection.clients], jnp.nan)
 
 
 def _finish(r: Round) -> Array:
-    """Return the seconds from the round's start to each answer, [slot]; NaN for an empty slot."""
+    """Return the seconds from the round's start to each answer, [slot] (NaN for empty slots)."""
     finish = r.query_seconds + took.value(r) if r.step is None else r.step.finish
     return jnp.where(r.selection.active, finish, jnp.nan)
 
 
 @quantity("round", "slot", unit="s")
 def answered(r: Round) -> Array:
-    """Clock at each client's answer, in simulated seconds; NaN for an empty slot."""
+    """Clock at each client's answer, in simulated seconds (NaN for an empty slot)."""
     return r.before.clock + _finish(r)
 
 
 @quantity("round")
 def in_flight(r: Round) -> Array:
-    """Total number of clients in flight at the end of a server step; 0 in synchronous rounds."""
+    """Total number of clients in flight at the end of a server step (0 in synchronous rounds)."""
     return jnp.asarray(0 if r.step is None else r.step.under_way, jnp.float32)
 
 
 @quantity("round", unit="s")
 def waiting(r: Round) -> Array:
-    """Mean time from a client's answer to the server step; NaN without answers."""
+    """Mean time from a client's answer to the server step, or NaN if no client answered."""
     wait = jnp.maximum(r.seconds - _finish(r), 0.0)
     number = jnp.sum(r.selection.active)
     return jnp.nansum(wait) / jnp.where(number > 0, number, jnp.nan)
@@ -242,7 +242,7 @@ def waiting(r: Round) -> Array:
 
 @quantity("round")
 def useful(r: Round) -> Array:
-    """Effective number of averaged updates, which is the sum of their staleness factors."""
+    """Effective number of averaged updates, i.e. the sum of their staleness factors."""
     clock, factor = r.config.clock, jnp.ones(r.in_time.shape)
     if r.step is not None and isinstance(clock, Asynchronous):
         factor = clock.staleness.factor(r.step.staleness.astype(jnp.float32))

@@ -27,7 +27,7 @@ class Quantity(NamedTuple):
       value: function that computes the value, from a :class:`Round` if the first dimension is
         ``round`` (every round) or ``eval_round`` (evaluated rounds), otherwise from a :class:`Run`.
       dims: dimension names: ``round``, ``eval_round``, ``client``, ``slot`` or custom names.
-      unit: unit of the value, such as ``s`` for seconds; empty for a value without a unit.
+      unit: unit of the value, such as ``s`` for seconds, or "" if it has none.
       gap: fill value for unplayed rounds, and for padding if configs of a sweep differ in rounds,
         clients or slots. In unplayed rounds, booleans are False, and integers are -1 if gap is NaN.
     """
@@ -78,12 +78,12 @@ def quantity(
 
 @functools.cache
 def metric(name: str) -> Quantity:
-    """Return the quantity that records a learner's metric; NaN for learners without the metric."""
+    """Return the quantity that records a learner's metric, or NaN if the learner lacks it."""
 
     def value(r: Round) -> Array:
         return r.metrics.get(name, jnp.asarray(jnp.nan))
 
-    return Quantity(name, value, ("eval_round",), "", math.nan, f"The metric {name}.")
+    return Quantity(name, value, ("eval_round",), "", math.nan, f"The {name} metric.")
 
 
 def client_metric(name: str) -> str:
@@ -102,5 +102,5 @@ def client_score(name: str) -> Quantity:
         found = {client_metric(metric): values for metric, values in r.client_metrics.items()}
         return found.get(name, jnp.full(r.config.num_clients, jnp.nan))
 
-    doc = f"The metric {name} on each client's held-out samples; NaN without held-out samples."
+    doc = f"The {name} metric on each client's held-out samples (NaN if a client has none)."
     return Quantity(name, value, ("eval_round", "client"), "", math.nan, doc)

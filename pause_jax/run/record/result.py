@@ -48,11 +48,11 @@ class Result(PyTree):
       values: dict from names to recorded quantities.
       eval_rounds: int32 [E], rounds after which the model was evaluated. If ``max_seconds`` ended
         the run, the entry for the next evaluation is the last played round. Later entries are -1.
-      variables: final model (Flax variables), with untrained weights in the collection ``frozen``;
-        None without learning.
+      variables: final model (Flax variables), with untrained weights in the ``frozen`` collection,
+        or None if ``learning`` is None.
       epsilon_unit: unit that the budgets protect: ``coordinate`` (one coordinate of an update),
         ``update`` (a whole update) or ``none``.
-      num_parameters: d, number of entries in an update; 0 without learning.
+      num_parameters: d, number of entries in an update, or 0 if ``learning`` is None.
       unnoised: names of data that clients send without noise, except sizes and latencies: model
         entries outside ``params`` (batch statistics, ``clear`` weights) and losses that the policy
         reads. The ledger also lists the updates of ``NoPrivacy``.

@@ -12,7 +12,7 @@ from jax.custom_batching import custom_vmap
 
 
 def when(wanted: Array, work: Callable[[], Any], otherwise: Any) -> Any:
-    """Return ``work()`` if ``wanted``, else ``otherwise``; under vmap, separately for each run.
+    """Return ``work()`` if ``wanted``, else ``otherwise``, separately for each run under vmap.
 
     Under vmap, ``lax.cond`` becomes a select, which always computes ``work``. This function skips
     ``work`` unless at least one run wants it. Both results must have the same shapes and dtypes.

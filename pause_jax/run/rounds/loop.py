@@ -68,7 +68,7 @@ def advance(
 ) -> tuple[State, Record]:
     """Simulate consecutive rounds until the clock reaches ``max_seconds``.
 
-    Round numbers start at 1. If ``count`` is given, simulate only the first ``count`` rounds.
+    Round numbers start at 1. If ``count`` is not None, simulate only the first ``count`` rounds.
 
     Returns:
       (state, record with leaves [R, ...]). Rows after the first ``count`` are undefined.

@@ -213,7 +213,7 @@ def can_miss_average(config: SimConfig) -> bool:
 
 
 def only_received(selection: Selection, received: Array) -> Selection:
-    """Redistribute the weights of slots without a received update to the other slots."""
+    """Redistribute the weights of missing updates to the received updates."""
     weights = jnp.where(received, selection.weights, 0.0)
     arrived = jnp.sum(weights)
     total = jnp.sum(selection.weights)
@@ -221,7 +221,7 @@ def only_received(selection: Selection, received: Array) -> Selection:
 
 
 class Learned(NamedTuple):
-    """Outcome of training in a round; ``stale`` is None if late updates are lost."""
+    """Outcome of training in a round. ``stale`` is None if late updates are lost."""
 
     learning: LearnerState
     trained: Trained

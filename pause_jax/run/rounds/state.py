@@ -57,7 +57,7 @@ class State(NamedTuple):
       queried: int32 [K], number of rounds in which each client answered a query from the policy.
       clock: scalar, simulated seconds, computed as a compensated sum of round durations.
       clock_rest: scalar, rounding error of ``clock``, in seconds.
-      stale: late updates to average in the next round; None if late updates are lost.
+      stale: late updates to average in the next round, or None if late updates are lost.
       flight: clients in flight and buffered answers if rounds overlap, otherwise None.
     """
 
@@ -103,7 +103,7 @@ def score(
 ) -> Score:
     """Compute the reward and regret of a selection from the participation counts before the round.
 
-    Without ``with_genie``, skip the slow search, and set the genie's reward and the regret to NaN.
+    If ``with_genie`` is False, skip the slow search, and set the genie's reward and regret to NaN.
     """
     m = context.num_selected
     remaining = context.privacy.budget.remaining(counts)
@@ -154,7 +154,7 @@ class Round:
       uploads: number of clients that sent an update, in time or late.
       seconds: duration of the round in seconds.
       query_seconds: part of ``seconds`` spent on the policy's queries.
-      step: details of the server step, in the slot order of ``selection``; None if synchronous.
+      step: details of the server step, in the slot order of ``selection`` (None if synchronous).
     """
 
     config: SimConfig

@@ -41,8 +41,8 @@ class Intervals(AvailabilityTrace):
     beyond ``num_clients`` are ignored. Use :meth:`of` for arrays.
 
     Attributes:
-      period: seconds after which all intervals repeat, such as 86,400 for a day; None if they do
-        not repeat. An interval may extend beyond the period.
+      period: seconds after which all intervals repeat, such as 86,400 for a day, or None if they
+        do not repeat. An interval may extend beyond the period.
       path: path of the file, absolute or relative to the working directory (static).
       digest: SHA-256 of the intervals, filled in when a run starts. A file with a different digest
         is rejected (static).

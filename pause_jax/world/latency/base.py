@@ -95,7 +95,7 @@ class Latency(FromFile):
         """Return the features that clients report before the round whose latency key is ``key``.
 
         Returns:
-          float [K, F]; ones, with F = 1, for a model without features.
+          float [K, F], or ones [K, 1] if the model has no features.
         """
         return jnp.ones((num_clients, 1))
 

@@ -24,9 +24,9 @@ class Measured(NamedTuple):
     """Measurements, ordered by the ``round`` or ``time`` column if present, otherwise by line."""
 
     client: NDArray[np.int64]  # int [N], client numbers in natural order of ids
-    # Float [N], finite and > 0; NaN where the client did not answer (a drop-out).
+    # Float [N], finite and > 0, or NaN where the client did not answer (a drop-out).
     seconds: NDArray[np.float64]
-    when: NDArray[np.float64] | None  # float [N], round or time; None without such a column
+    when: NDArray[np.float64] | None  # float [N], round or time (None if the file has neither)
     ids: tuple[str, ...] = ()  # ids of clients 0, 1, ...
     by_round: bool = False  # whether ``when`` is the ``round`` column
     dropped: tuple[str, ...] = ()  # violated rule of each skipped line

@@ -32,7 +32,7 @@ _AMOUNTS = ("samples", "download_bytes", "upload_bytes")
 _LEAST, _MIDDLE, _MOST = (np.polynomial.legendre.leggauss(n) for n in (12, 14, 16))
 # Maximum spread in a table (standard deviation of a logarithm). Spreads >= 16 may overflow.
 _MOST_SPREAD = 10.0
-# Integration limit in standard deviations of a logarithm; the probability outside is 6e-7.
+# Integration limit in standard deviations of a logarithm. The probability outside is 6e-7.
 _REACH = 5.0
 # Number of clients whose expectations are computed at a time, with 24 x 28 x 16 nodes each.
 _TOGETHER = 128
@@ -60,15 +60,15 @@ class Network(Latency):
     the device's medians. Devices are listed in a CSV file with the columns ``device, share,
     sample_seconds, sample_spread, download_mbit, download_spread, upload_mbit, upload_spread``.
     Medians are in seconds per sample or Mbit/s, and spreads are standard deviations of natural
-    logarithms. Each device's share of the clients is spread evenly over the client numbers. Without
-    the ``share`` column, row k describes client k. ``tools/devices.py`` creates the two bundled
-    tables: a synthetic one, and ``phones``, which is fitted to measurements.
+    logarithms. Each device's share of the clients is spread evenly over the client numbers. If
+    there is no ``share`` column, row k describes client k. ``tools/devices.py`` creates the two
+    bundled tables: a synthetic one, and ``phones``, which is fitted to measurements.
 
     Attributes:
-      download_bytes, upload_bytes: bytes that a client receives (model) and sends (update); None
-        for the size of the run's model.
-      samples: number of samples on which a client computes gradients in a round; None for the
-        number in the run's local training.
+      download_bytes, upload_bytes: bytes that a client receives (model) and sends (update), or
+        None for the size of the run's model.
+      samples: number of samples on which a client computes gradients in a round, or None for
+        the number in the run's local training.
       path: path of the file, absolute or relative to the working directory. Empty for the
         synthetic table, ``phones`` for the phone table, ``./phones`` for a local file (static).
       digest: SHA-256 of the file, filled in when a run starts. A file with a different digest is

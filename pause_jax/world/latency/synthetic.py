@@ -181,7 +181,7 @@ class SpacedLatency(Latency):
 
 
 class LogNormal(SpacedLatency):
-    """Latency = max(tau_min, scale_k e^(sigma N)), N standard normal; ``scale_k`` is the median.
+    """Latency = max(tau_min, scale_k e^(sigma N)), N ~ Normal(0, 1), with median ``scale_k``.
 
     Attributes:
       sigma: standard deviation of ln(latency) before the lower bound tau_min applies. A value of
@@ -242,7 +242,7 @@ class Switching(LogNormal):
         return builtins.round(num_clients / 2)
 
     def _moved(self, round: Array, num_clients: int) -> Array:
-        """Return the number of positions by which the clients have shifted by round t, modulo K."""
+        """Return how many positions, modulo K, the clients have shifted by round t."""
         return ((round - 1) // self.period * self._step(num_clients)) % num_clients
 
     def _over_time(self, values: Array) -> Array:
@@ -300,7 +300,7 @@ class ShiftedExponential(SpacedLatency):
 
 
 class Pareto(SpacedLatency):
-    """Latency = max(tau_min, scale_k U^(-1 / shape)), U ~ U(0, 1); ``scale_k`` is the minimum.
+    """Latency = max(tau_min, scale_k U^(-1 / shape)), U ~ U(0, 1), with minimum ``scale_k``.
 
     P(latency > x) = (scale_k / x)^shape for x above tau_min and ``scale_k``. The variance is
     infinite for ``shape`` <= 2, so means over a few rounds are unreliable. A ``shape`` <= 1 is

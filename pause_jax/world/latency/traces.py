@@ -38,7 +38,7 @@ class _Table(NamedTuple):
 
 
 # Loaded tables, keyed by digest and order. A traced program cannot read a file. For a file with
-# the ``round`` column, the table for the order ``played`` has one row per client and round.
+# a ``round`` column, the table for the ``played`` order has one row per client and round.
 _TABLES: dict[str, _Table] = {}
 # Maximum number of rows in a table with one row per client and round.
 _MOST = 10**8
@@ -59,10 +59,10 @@ class Traces(Latency):
 
     Attributes:
       order: ``drawn`` draws a measurement uniformly and independently in each round. ``played``
-        replays the rounds of a file with a ``round`` column, starting with the first. A client
-        without a line in a round repeats its previous measurement, or its first one if there is no
-        previous one. Without the column, round t replays the client's t-th measurement. At its
-        end, the replay starts over. The genie knows the latencies of a replayed round (static).
+        replays the rounds of a file with a ``round`` column, starting with the first. A client that
+        has no line for a round repeats its previous measurement, or its first if there is none. If
+        there is no such column, round t replays the client's t-th measurement. At its end, the
+        replay starts over. The genie knows the latencies of a replayed round (static).
       path: path of the file, absolute or relative to the working directory (static).
       digest: SHA-256 of the measurements, recorded in results and filled in when a run starts. A
         file with a different digest is rejected (static).
