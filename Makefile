@@ -42,7 +42,8 @@ demo: $(DEMO_STAMP)  ## compare selection policies on digits (half a minute, no 
 # With worksteal, a worker runs neighbouring tests, which share fixtures and compiled programs. A
 # third worker on two cores would compile many of them again. Waiting OpenBLAS threads spin: on a
 # busy machine, one test took 26 s of CPU time instead of 8.
-TEST := -m pytest -n 2 --dist worksteal
+# After a crash of a worker, xdist may wait for ever.
+TEST := -m pytest -n 2 --dist worksteal --max-worker-restart 0
 quick test release-check: export OPENBLAS_NUM_THREADS := 1
 
 quick: $(STAMP)  ## run the quick tests (at most two minutes; ARGS=... for pytest)

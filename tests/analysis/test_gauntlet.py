@@ -126,7 +126,7 @@ def test_unknown_fleet_and_unable_policy_are_refused_before_any_run(monkeypatch)
     monkeypatch.setattr(board, "play", None)
     with pytest.raises(ConfigError, match="fleet 'tail': must be one of alike"):
         pause_jax.gauntlet("random", only=["tail"])
-    with pytest.raises(ConfigError, match="pause_exhaustive cannot run on any fleet"):
+    with pytest.raises(ConfigError, match="pause cannot run on any fleet. exhaustive search"):
         pause_jax.gauntlet("pause_exhaustive", only=["large"])
 
 
