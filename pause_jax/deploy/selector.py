@@ -32,10 +32,10 @@ from pause_jax.config import SimConfig, canonical, config_file, loaded, validate
 from pause_jax.learning import Dataset, Learning
 from pause_jax.learning.learner import update_size as update_size_of
 from pause_jax.learning.partition import Partition
-from pause_jax.policies import Answer, Context, Query, check_selected, policy_of, readings
+from pause_jax.policies import Answer, Context, Query, check_selected, readings
 from pause_jax.rng import keys
 from pause_jax.run.preflight import check_one_key, client_ids, prepare, warn_if_far
-from pause_jax.run.setup import context_of, latency_by_work, learner_of
+from pause_jax.run.setup import context_of, latency_by_work, learner_of, policy_for
 
 __all__ = ["Choice", "Question", "Selector"]
 
@@ -152,7 +152,7 @@ class Selector:
         self._canonical = with_budgets(canonical(config), keys.budgets(streams.world))
         context = self._context()
         warn_if_far(context.min_latency, jnp.min(context.expected_latency))
-        policy = policy_of(self._canonical.policy, context)
+        policy = policy_for(self._canonical, context, streams.world)
         self._policy = jax.tree.map(
             lambda part: jax.jit(part) if callable(part) else part, policy, is_leaf=callable
         )

@@ -114,11 +114,6 @@ def setup_of(
         output_layer=functools.partial(output_layer, learning),
         validates=learner.server_loss is not None,
     )
-    if config.shuffle_clients:
-        order = jax.random.permutation(keys.client_order(world), config.num_clients)
-        policy = renumbered(config.policy, context, order)
-    else:
-        policy = policy_of(config.policy, context)
     return Setup(
         config=config,
         length=length,
@@ -126,8 +121,16 @@ def setup_of(
         work=latency_of(None)[1],
         world=world_of(config, latency_of),
         context=context,
-        policy=policy,
+        policy=policy_for(config, context, world),
     )
+
+
+def policy_for(config: SimConfig, context: Context, world: Array) -> Policy:
+    """Build the policy of a run. It sees shuffled client numbers if the config asks for them."""
+    if not config.shuffle_clients:
+        return policy_of(config.policy, context)
+    order = jax.random.permutation(keys.client_order(world), config.num_clients)
+    return renumbered(config.policy, context, order)
 
 
 def latency_by_work(

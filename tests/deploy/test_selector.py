@@ -75,7 +75,7 @@ def play(selector, seconds, present, first=0):
 
 RULED = BASE.replace(
     num_clients=9, num_selected=4, availability=0.6, deadline=0.4, wait_for=2, dropout=0.3,
-    privacy=PerCoordinateLaplace(budget=Uniform(horizon=9.0)),
+    shuffle_clients=True, privacy=PerCoordinateLaplace(budget=Uniform(horizon=9.0)),
 )  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def simulated():
 
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_selector_makes_the_choices_of_simulate(name, simulated):
-    """Clients are away, are late, drop out and spend their budgets."""
+    """Clients have shuffled numbers, are away, are late, drop out and spend their budgets."""
     config, result = RULED.replace(policy=named(name)), simulated.sel(config=name)
     selector, (latency, present) = Selector(config, KEY), world_of(config, KEY)
     expected, failures = chosen_sets(result), 0
@@ -139,7 +139,7 @@ def test_selector_and_simulate_have_the_same_context(latency, learned, monkeypat
     # Client by client, in a loop: all at once, each operation would be a program.
     monkeypatch.setattr(network, "_TOGETHER", 1)
     config = canonical(BASE.replace(latency=latency, learning=LEARNING))
-    expected = setup_of(config, *learned).context
+    expected = setup_of(config, *learned, keys.streams(KEY).world).context
     assert SIZES.min() < 20 < SIZES.max()
     selector = Selector(config, KEY, data_size=SIZES, update_size=expected.update_size)
     found = selector._context()

@@ -5,12 +5,13 @@ import pathlib
 import pytest
 import xarray as xr
 
+from pause_jax.analysis.gauntlet.board import BOARD as PATH
 from pause_jax.analysis.gauntlet.standings import TIMES
 from tools import board
 
 ROOT = pathlib.Path(__file__).parents[2]
 GUIDE = board.PAGE.read_text(encoding="utf-8")
-BOARD = xr.load_dataset(board.BOARD, engine="h5netcdf")
+BOARD = xr.load_dataset(PATH, engine="h5netcdf")
 AHEAD, BEHIND = board.marks(BOARD, 1), board.marks(BOARD, -1)
 MEANS = {time: BOARD[time].mean("seed").to_pandas() for time in TIMES}
 LEADS = {time: (each - each.loc["random"]).mean(axis=1) for time, each in MEANS.items()}

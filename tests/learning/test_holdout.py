@@ -201,7 +201,8 @@ def test_policies_see_the_number_of_training_samples():
     sizes = {"num_clients": NUM_CLIENTS, "num_selected": 2}
     config, data = prepare(SimConfig(learning=learning_of(), **sizes), data_of())
     learner = learner_of(config, data)
-    state = jax.jit(learner.init)(keys.streams(KEY))
-    context = setup_of(config, learner, state).context
+    streams = keys.streams(KEY)
+    state = jax.jit(learner.init)(streams)
+    context = setup_of(config, learner, state, streams.world).context
     np.testing.assert_array_equal(context.data_size, state.partition.size)
     assert state.partition.held_out.sum() > 0

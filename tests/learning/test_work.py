@@ -108,7 +108,9 @@ def test_a_selector_expects_the_work_that_a_simulation_expects():
         )
         canonical, data = prepare(config)
         learner = learner_of(canonical, data)
-        expected = setup_of(canonical, learner, jax.jit(learner.init)(keys.streams(KEY))).context
+        streams = keys.streams(KEY)
+        learning = jax.jit(learner.init)(streams)
+        expected = setup_of(canonical, learner, learning, streams.world).context
         context = Selector(config, KEY)._context()
         for name in ("local_samples", "expected_latency", "expected_speed"):
             np.testing.assert_allclose(getattr(context, name), getattr(expected, name), rtol=1e-5)

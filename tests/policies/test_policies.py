@@ -68,8 +68,9 @@ def build(config: SimConfig) -> Policy:
         quality=jnp.asarray(QUALITY, jnp.float32),
     )
     learner = learner_of(config, None)
-    learning = learner.init(named_keys.streams(jax.random.key(0)))
-    return setup_of(config, learner, learning._replace(partition=partition)).policy
+    streams = named_keys.streams(jax.random.key(0))
+    learning = learner.init(streams)._replace(partition=partition)
+    return setup_of(config, learner, learning, streams.world).policy
 
 
 def network(policy: str) -> SimConfig:
