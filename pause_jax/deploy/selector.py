@@ -511,7 +511,7 @@ class Selector:
         clients: NDArray[np.int32],
         asked: NDArray[np.bool_],
     ) -> Answer:
-        """Arrange the answers ``told`` in the order of the slots' ``clients`` [d]."""
+        """Arrange the answers in ``told`` by slot, in the order of ``clients`` [d]."""
         loss = np.ones(len(clients), np.float32)
         features = np.ones((len(clients), self.config.latency.num_features), np.float32)
         reported = np.ones(len(clients), bool)

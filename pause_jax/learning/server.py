@@ -135,8 +135,8 @@ def train_cohort(
 ) -> tuple[LearnerState, Trained, Variables]:
     """Train a cohort, release its updates, and return (state, Trained, updates [m, ...]).
 
-    Only ``state.clients`` changes. The server receives the returned updates, with ``params`` flat,
-    [m, d]. In a slot with weight 0, ``params`` is 0 and all other collections are undefined.
+    Only ``state.clients`` changes. The server receives the returned updates, with ``params``
+    flattened to [m, d]. In a slot with weight 0, ``params`` is 0 and other entries are undefined.
     """
     active = selection.active
     updates, opt_states, loss = _train_clients(local, execution, key, state, selection)

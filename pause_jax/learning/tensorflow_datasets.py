@@ -99,7 +99,7 @@ class Tfds(Prepared):
     """
 
     name: ClassVar[str] = "tfds"
-    summary: ClassVar[str] = "any images or feature vectors, by name, from tensorflow-datasets"
+    summary: ClassVar[str] = "any image or feature-vector data set in tensorflow-datasets, by name"
 
     dataset: str = static(default="mnist")
     inputs: str = static(default="image")

@@ -79,9 +79,9 @@ class HicsFl(PolicyConfig):
     Let v be a client's update of the output layer's bias. The entropy h of softmax(v / T) indicates
     how balanced the client's labels are. Ward's method (SciPy, on the host) clusters clients by the
     angle between their output-layer updates plus lambda ``|h_i - h_j|``. Each of m draws selects a
-    cluster with undrawn clients, and then one of these clients uniformly. After t of T_max rounds,
-    the probability of a cluster with mean entropy h is proportional to exp(gamma (1 - t / T_max)
-    h). Aggregation weights are equal. Clients whose first update has not arrived come first, in
+    cluster that still has undrawn clients, then picks one of them uniformly at random. After t of
+    T_max rounds, the probability of a cluster with mean entropy h is proportional to exp(gamma (1 -
+    t / T_max) h). Aggregation weights are equal. Clients without a received update come first, in
     random order. The policy reads clipped and noised updates. Unlike the authors' code, it does not
     switch to clustered sampling if h varies a lot. It acts like ``random`` if no model is trained.
 
@@ -291,8 +291,8 @@ def draw_in_clusters(
 ) -> Float[Array, " K"]:
     """Draw clients, and return their ranks, float [K]: ``count`` for the first, 0 if undrawn.
 
-    Only clients in ``among`` are drawn. Each of at most ``count`` draws selects a cluster with
-    undrawn clients, weighted by exp(``taste``), then one of these clients uniformly.
+    Only clients in ``among`` are drawn. Each of up to ``count`` draws selects a cluster that still
+    has undrawn clients, weighted by exp(``taste``), then picks one of them uniformly.
     """
     order_key, draw_key = jax.random.split(key)
     order = jax.random.permutation(order_key, label.shape[0])

@@ -49,7 +49,7 @@ class FedCor(PolicyConfig):
 
     Attributes:
       warmup: number of initial rounds with random cohorts.
-      interval: period of the later rounds with random cohorts.
+      interval: number of rounds from one random cohort to the next, after the warm-up.
       features: F, number of rows of X.
       steps: number of Adam steps per fit.
       step_size: step size of Adam.

@@ -139,7 +139,7 @@ class RbcsF(PolicyConfig):
     Attributes:
       latency_weight: V, weight of the latency, in queue units per second.
       fairness: phi in [0, 1]. Each client must take part in at least a share beta = phi m / K of
-        the rounds. This is infeasible for phi > 1. (Public code sets beta = 0.15 directly.)
+        the rounds. This is infeasible for phi > 1. (A public program sets beta = 0.15 directly.)
       exploration: a, scale of the confidence bound.
       ridge: lambda, ridge penalty.
       query_seconds: time per round, in seconds, that clients take to report before selection.

@@ -68,7 +68,7 @@ def checked_keys(keys: Array) -> Array:
     keys = keys if keys.ndim else keys[None]
     if keys.ndim > 1 or not keys.size:
         raise ConfigError(
-            f"keys has shape {keys.shape}: must be keys [S], S >= 1. Make them with "
+            f"keys has shape {keys.shape}: must have shape [S] with S >= 1. Make them with "
             "jax.random.split(jax.random.key(0), S)."
         )
     first: dict[bytes, int] = {}

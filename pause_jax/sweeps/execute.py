@@ -60,9 +60,9 @@ def sweep(
 ) -> xr.Dataset:
     """Run every config with every key.
 
-    Configs share one compilation if they differ only in traced numbers. If no part is custom, the
-    number of rounds can usually differ as well. Built-in policies also share a compilation, unless
-    they differ in cohort size or ``releases``, or set ``alone``. Runs use all devices and cores.
+    Configs share one compilation if only traced numbers differ. Configs without custom parts can
+    usually differ in the number of rounds as well. Built-in policies also share one, unless they
+    differ in cohort size or ``releases``, or set ``alone``. Runs use all devices and cores.
 
     Each row of the result equals ``simulate(config, key)`` up to rounding. If two cohorts are
     equally good up to rounding, ``sweep`` and ``simulate`` may choose differently and then diverge.

@@ -48,7 +48,7 @@ MOST = 10_000
 # Maximum number of segments per run. After each segment, a run can save a checkpoint or stop.
 SEGMENTS = 20
 # Maximum memory of the clients that train concurrently in a thread, in bytes. Runs that need more
-# memory exceed a core's cache, and are faster one after another than side by side.
+# memory exceed a core's cache and run faster sequentially than in a batch.
 KEPT_IN_THREAD = 8 * 2**20
 # Allowed batch sizes on a device. IN_THREAD lists (batch size of a thread, minimum total runs).
 WIDTHS = (1, 2, 4, *(2**n // 4 * part for n in range(3, 31) for part in (4, 6)))

@@ -28,8 +28,8 @@ def swept(configs=BANDIT, keys=KEYS, **kwargs):
 
 BAD = [
     (lambda: simulate(BANDIT, KEYS[:0]), "key has shape (0,)"),
-    (lambda: swept(keys=KEYS[:0]), "keys has shape (0,): must be keys [S], S >= 1"),
-    (lambda: swept(keys=jax.random.split(KEY, (2, 2))), "keys has shape (2, 2): must be keys [S]"),
+    (lambda: swept(keys=KEYS[:0]), "keys has shape (0,): must have shape [S] with S >= 1"),
+    (lambda: swept(keys=jax.random.split(KEY, (2, 2))), "keys has shape (2, 2): must have shape"),
     (lambda: swept(keys=np.zeros((3, 2), np.uint32)), "key = array([[0, 0], [0, 0], [0, 0]]"),
     (lambda: swept(keys=jax.random.PRNGKey(0)), "must be a typed JAX key"),
     *(

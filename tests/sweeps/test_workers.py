@@ -72,16 +72,18 @@ def kill_one(folder):
         victims = [process for process in at_work(folder).values() if process in finished]
     for process in victims[:1]:
         os.kill(process, signal.SIGKILL)
-    (folder / "released").touch()
 
 
 def test_dask_cluster_survives_a_killed_and_an_added_worker(whole, tmp_path):
     distributed = pytest.importorskip("distributed")
 
     def disturb(cluster):
-        for nanny in cluster.workers.values():
-            nanny.close_gracefully()  # starts no other: the one that is added is enough
-        kill_one(tmp_path)
+        try:
+            for nanny in cluster.workers.values():
+                nanny.close_gracefully()  # starts no other: the one that is added is enough
+            kill_one(tmp_path)
+        finally:
+            (tmp_path / "released").touch()
         cluster.scale(3)
 
     options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}

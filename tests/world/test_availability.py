@@ -177,10 +177,10 @@ def test_intervals_round_trip_through_a_file(tmp_path):
         ("client,begin,end\n0,1,2\n", r"must have the header client,start,end"),
         (
             "client,start,end\n0,3,2\n",
-            r"line 2: start = 3, end = 2: must be seconds with 0 <= start < end",
+            r"line 2: start = 3 s, end = 2 s: must satisfy 0 <= start < end < inf",
         ),
-        ("client,start,end\n0,-1,2\n", r"line 2: start = -1, end = 2"),
-        ("client,start,end\n0,0,inf\n", r"start = 0, end = inf"),
+        ("client,start,end\n0,-1,2\n", r"line 2: start = -1 s, end = 2 s"),
+        ("client,start,end\n0,0,inf\n", r"start = 0 s, end = inf s"),
         ("client,start,end\n0,1700000000,1700000010\n", r"start = 1700000000 s: must be <= "),
         (f"client,start,end\n{'a' * 140_000},1,2\n", r"must be a CSV file in UTF-8 \(field larger"),
         (

@@ -32,7 +32,7 @@ def play(
     key: int = 0,
     progress: bool = True,
 ) -> xr.Dataset:
-    """Run policies in a fleet's worlds until its late time.
+    """Run policies in a fleet's worlds until the later of its two reading times.
 
     Args:
       fleet: fleet from ``fleets``.

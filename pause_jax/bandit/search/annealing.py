@@ -164,7 +164,7 @@ class AnnealingTrace(NamedTuple):
 
 
 def init_chain(key: Array, landscape: Landscape, num_selected: int) -> ChainState:
-    """Start a chain at a random set of m available clients, or of all if fewer are available."""
+    """Start a chain at m random available clients, or at all of them if there are fewer than m."""
     num_clients = landscape.index.shape[0]
     order = shuffled(num_clients, landscape.available, key)
     members = jnp.zeros(num_clients, bool).at[order[:num_selected]].set(True)

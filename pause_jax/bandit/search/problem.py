@@ -95,9 +95,9 @@ def ordered(value: Array, available: Array, key: Array | None) -> Array:
 
 
 def _falling(value: Array, available: Array) -> Array:
-    """Map floats in reverse order to unsigned integers, which XLA sorts twice as fast on a CPU.
+    """Map floats to unsigned integers in reverse order. XLA sorts integers twice as fast on a CPU.
 
-    Unavailable clients map to the largest integer, to which no number maps, and thus come last.
+    Unavailable clients map to the largest integer, which no number maps to, so they come last.
     """
     width = jnp.finfo(value.dtype).bits
     bits = lax.bitcast_convert_type(jnp.where(value == 0, 0.0, -value), f"uint{width}")

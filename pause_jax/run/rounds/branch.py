@@ -15,7 +15,7 @@ def when(wanted: Array, work: Callable[[], Any], otherwise: Any) -> Any:
     """Return ``work()`` if ``wanted``, else ``otherwise``, separately for each run under vmap.
 
     Under vmap, ``lax.cond`` becomes a select, which always computes ``work``. This function skips
-    ``work`` unless at least one run wants it. Both results must have the same shapes and dtypes.
+    ``work`` unless at least one run needs it. Both results must have the same shapes and dtypes.
     """
 
     def worked() -> Any:
@@ -26,7 +26,7 @@ def when(wanted: Array, work: Callable[[], Any], otherwise: Any) -> Any:
 
 @custom_vmap
 def _by_any(wanted: Array) -> Array:
-    """Return an unbatched flag, which is True if any vmapped run wants the work."""
+    """Return an unbatched flag, which is True if any vmapped run needs the computation."""
     return wanted
 
 
@@ -37,7 +37,7 @@ def _(axis_size: int, in_batched: list[bool], wanted: Array) -> tuple[Array, boo
 
 @custom_vmap
 def _choose(wanted: Array, new: Array, old: Array) -> Array:
-    """Return ``new`` if the run wants the work, else ``old``. Without vmap, return ``new``."""
+    """Return ``new`` if the run needs the computation, else ``old``; without vmap, ``new``."""
     return new
 
 

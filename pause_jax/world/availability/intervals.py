@@ -140,7 +140,7 @@ def _checked(where: str, pair: tuple[float, float]) -> tuple[float, float]:
     start, end = (float(time) for time in pair)
     if not (0 <= start < end and math.isfinite(end)):
         raise ConfigError(
-            f"{where}: start = {start:g}, end = {end:g}: must be seconds with 0 <= start < end."
+            f"{where}: start = {start:g} s, end = {end:g} s: must satisfy 0 <= start < end < inf."
         )
     if start > LATEST:
         raise ConfigError(
