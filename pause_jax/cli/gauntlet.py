@@ -75,7 +75,7 @@ def gauntlet(
     scores.to_netcdf(folder / "scores.nc", engine="h5netcdf")
     table.to_csv(folder / "standings.csv")
     (folder / "standings.md").write_text(text.to_markdown(disable_numparse=True), "utf-8")
-    (folder / "standings.tex").write_text(text.to_latex(escape=True), "utf-8")
+    (folder / "standings.tex").write_text(standings.latex(text, label), "utf-8")
     picture.draw(scores, folder / "heatmap.pdf", label)
     rows = ([str(fleet), *row] for fleet, row in text.T.items())
     Console().print(make_table([word(x) for x in ("fleet", *text.columns)], rows))
@@ -104,5 +104,5 @@ def _found(text: str) -> PolicyConfig:
     chosen = {key: entry for key, entry in classes.items() if name in ("", key)}
     if len(chosen) != 1:
         found = f"has the policy classes {listed(classes)}" if classes else "has no policy class"
-        raise ConfigError(f"{text}: {file} {found}. Pass {file}:CLASS to choose one.")
+        raise ConfigError(f"{file} {found}. Pass {file}:CLASS with one of its policy classes.")
     return next(iter(chosen.values()))()

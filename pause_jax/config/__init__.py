@@ -2,7 +2,6 @@
 
 from pause_jax.config.clock import (
     Asynchronous,
-    Hinge,
     Polynomial,
     StalenessWeight,
     Synchronous,
@@ -17,5 +16,5 @@ from pause_jax.config import config_file as config_file  # isort: skip
 from pause_jax.config import presets as presets  # isort: skip
 
 __all__ = [
-    "Asynchronous", "Hinge", "Polynomial", "SimConfig", "StalenessWeight", "Synchronous", "stack",
+    "Asynchronous", "Polynomial", "SimConfig", "StalenessWeight", "Synchronous", "stack",
 ]  # fmt: skip

@@ -42,24 +42,6 @@ class Polynomial(StalenessWeight):
         return jnp.where(staleness > 0, (1.0 + staleness) ** -self.exponent, 1.0)
 
 
-class Hinge(StalenessWeight):
-    """Factor of 1 up to staleness b, then 1 / (a (staleness - b) + 1) (FedAsync, Xie et al. 2019).
-
-    Attributes:
-      slope: a, growth of the denominator per server step.
-      grace: b, maximum staleness with a factor of 1, in server steps.
-    """
-
-    name: ClassVar[str] = "hinge"
-    summary: ClassVar[str] = "1 up to a staleness of b, then 1 / (a (staleness - b) + 1)"
-
-    slope: float = number(default=10.0, at_least=0)
-    grace: float = number(default=4.0, at_least=0)
-
-    def factor(self, staleness: Array) -> Float[Array, ...]:
-        return 1.0 / (self.slope * jnp.maximum(staleness - self.grace, 0.0) + 1.0)
-
-
 class Clock(Config):
     """Base class for clocks, which determine when clients start and when the server steps."""
 

@@ -13,6 +13,7 @@ import pause_jax
 from pause_jax import ConfigError
 from pause_jax.analysis.gauntlet import board, fleets, play, standings
 from pause_jax.policies import NAMED, Random, named
+from pause_jax.run.contract import BrokenContract
 
 FLEETS = ("quick", "slow")
 RNG = np.random.default_rng(0)
@@ -97,6 +98,7 @@ def test_board_has_every_fleet_policy_and_seed():
     found = fleets.fleets()
     kept = board.read(found)
     assert list(kept.fleet.values) == list(found)
+    assert len(found) == fleets.FLEETS
     assert set(kept.policy.values) == set(NAMED) - {"pause_exhaustive"}
     assert len(kept.policy) == 44
     assert kept.sizes["seed"] == fleets.SEEDS == 16
@@ -139,6 +141,21 @@ class Fails(Random):
         raise RuntimeError("a fault of its own")
 
 
+class Doubles(Random):
+    """A policy that chooses the same client m times."""
+
+    name = "doubles"
+
+    def build(self, context):
+        policy = super().build(context)
+
+        def select(key, state, round, available):
+            selection, info = policy.select(key, state, round, available)
+            return selection._replace(clients=0 * selection.clients), info
+
+        return policy._replace(select=select)
+
+
 @pytest.mark.slow
 def test_policies_that_read_losses_and_keep_updates_run_and_a_fault_is_shown():
     fleet = fleets.fleets()["labels"]._replace(seconds=(3.0, 9.0))
@@ -153,6 +170,8 @@ def test_policies_that_read_losses_and_keep_updates_run_and_a_fault_is_shown():
     )
     with pytest.raises(RuntimeError, match="a fault of its own"):
         play.play(fleet, {"fails": Fails()}, progress=False)
+    with pytest.warns(BrokenContract, match="chose a client twice"):
+        play.play(fleet, {"doubles": Doubles()}, seeds=slice(1), progress=False)
 
 
 OWN = """
@@ -193,11 +212,11 @@ def test_command_writes_tables_and_a_copy_of_random_is_level(tmp_path):
     assert [cell.strip() for cell in lines[0].split("|")][1:3] == ["fleet", "early, %"]
     assert len(lines) == 3
     latex = (folder / "standings.tex").read_text()
+    assert r"\caption{Gauntlet version 1: accuracy of random\_of\_mine" in latex
     assert r"\toprule" in latex
     assert "tails" in latex
     table = pd.read_csv(folder / "standings.csv", index_col="fleet")
-    # A copy of the yardstick plays the same rounds, up to the rounding of kept scores.
-    assert abs(table.loc["tails", "late_lead"]) < 0.1
+    assert list(table.loc["tails", ["late_lead", "late_low", "late_high"]]) == [0, 0, 0]
     assert table.loc["tails", "late_of"] == 45
 
 

@@ -139,7 +139,8 @@ def test_selector_and_simulate_have_the_same_context(latency, learned, monkeypat
     # Client by client, in a loop: all at once, each operation would be a program.
     monkeypatch.setattr(network, "_TOGETHER", 1)
     config = canonical(BASE.replace(latency=latency, learning=LEARNING))
-    expected = setup_of(config, *learned, keys.streams(KEY).world).context
+    learner, learning = learned
+    expected = setup_of(config, learner, learning, keys.streams(KEY).world).context
     assert SIZES.min() < 20 < SIZES.max()
     selector = Selector(config, KEY, data_size=SIZES, update_size=expected.update_size)
     found = selector._context()

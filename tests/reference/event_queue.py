@@ -202,11 +202,7 @@ class EventQueue(Simulator):
 
     def factor(self, staleness: int) -> float:
         """How much less a stale update counts."""
-        law = self.config.clock.staleness
-        if law.name == "polynomial":
-            return (1 + staleness) ** -float(law.exponent)
-        late = staleness - float(law.grace)
-        return 1.0 if late <= 0 else 1 / (float(law.slope) * late + 1)
+        return (1 + staleness) ** -float(self.config.clock.staleness.exponent)
 
     def report(self) -> None:
         """Tell the policy of the answers that it has not been told of."""

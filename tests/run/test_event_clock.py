@@ -10,7 +10,7 @@ import pytest
 
 from pause_jax import Asynchronous, Learning, Reward, SimConfig, simulate
 from pause_jax.bandit import no_info, store_active
-from pause_jax.config import Hinge, Polynomial
+from pause_jax.config import Polynomial
 from pause_jax.learning import Digits, Dirichlet, Linear, UniformWork
 from pause_jax.policies import (
     Context,
@@ -104,7 +104,7 @@ CONFIGS = {
     "fedbuff": BASE.replace(policy=Random(), clock=at(5, 3)),
     "absences": BASE.replace(policy=Random(), availability=0.35, clock=at(5, 3)),
     "fedasync": BASE.replace(
-        policy=Random(), privacy=NoPrivacy(), clock=at(4, 1, staleness=Hinge(slope=2.0, grace=1.0))
+        policy=Random(), privacy=NoPrivacy(), clock=at(4, 1, staleness=Polynomial(exponent=1.0))
     ),
     "everybody_under_way": WITHOUT.replace(
         policy=Random(),

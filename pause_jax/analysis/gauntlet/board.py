@@ -13,6 +13,7 @@ from pause_jax.analysis.gauntlet.fleets import VERSION, YARDSTICK, Fleet, fleets
 from pause_jax.analysis.gauntlet.play import play
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
+from pause_jax.base.versions import version
 from pause_jax.config import validate
 from pause_jax.policies import PolicyConfig, named
 
@@ -56,10 +57,10 @@ def gauntlet(
     runnable = [name for name in found if not refusals[name]]
     if not runnable:
         raise ConfigError(f"{policy.name} cannot run on any fleet. {refusals[next(iter(found))]}")
-    new = together(
-        {name: play(found[name], {label: policy}, progress=progress) for name in runnable}
-    )
-    return xr.concat([kept, new], "policy", join="outer").reindex(fleet=list(found))
+    readings = {name: play(found[name], {label: policy}, progress=progress) for name in runnable}
+    new = together(readings).map(_four_digits)  # like the stored ones, so that ties stay ties
+    scores = xr.concat([kept, new], "policy", join="outer").reindex(fleet=list(found))
+    return scores.assign_attrs(policy=repr(policy), pause_jax=version("pause_jax"))
 
 
 def verify(number: int, *, only: Sequence[str] | None = None, seed: int = 0) -> pd.DataFrame:
@@ -107,7 +108,7 @@ def _chosen(only: Sequence[str] | None) -> dict[str, Fleet]:
     for name in only or ():
         if name not in found:
             raise ConfigError(f"fleet {shown(name)}: must be one of {', '.join(found)}.")
-    return {name: found[name] for name in (found if only is None else only)}
+    return {name: found[name] for name in (only or found)}
 
 
 def refusal(fleet: Fleet, policy: PolicyConfig) -> str:

@@ -27,6 +27,8 @@ from pause_jax.world.latency import Network, Pareto, Switching, TwoGroups
 
 VERSION = 1
 SEEDS = 16
+# Number of fleets. All intervals of a policy hold jointly, even if only some fleets were played.
+FLEETS = 14
 # Policy that all others are compared with.
 YARDSTICK = "random"
 # Target accuracy of the reading ``seconds_to_target``.

@@ -24,6 +24,7 @@ def draw(scores: xr.Dataset, path: pathlib.Path, policy: str | None = None) -> N
       path: output file. Its suffix determines the format.
       policy: policy whose name is printed in bold.
     """
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     leads = {t: (scores[t] - scores[t].sel(policy=YARDSTICK)).median("seed") for t in TIMES}
@@ -46,4 +47,5 @@ def draw(scores: xr.Dataset, path: pathlib.Path, policy: str | None = None) -> N
     bar = figure.colorbar(image, ax=panels, shrink=0.5)
     bar.set_label(f"lead over {YARDSTICK} in points of accuracy", fontsize=7)
     bar.ax.tick_params(labelsize=7)
-    figure.savefig(path)
+    with rc_context({"pdf.fonttype": 42}):  # journals refuse Type 3 fonts
+        figure.savefig(path)

@@ -11,6 +11,7 @@ import xarray as xr
 from pause_jax.analysis import metrics
 from pause_jax.analysis.gauntlet.fleets import SEEDS, TARGET, Fleet
 from pause_jax.policies import PolicyConfig
+from pause_jax.run import contract
 from pause_jax.sweeps.execute import sweep
 
 # Readings of a run. Accuracies are in %, and times are in simulated seconds.
@@ -21,7 +22,10 @@ READINGS = {
     "seconds_to_target": "seconds until the target accuracy; NaN if not reached by the late time",
     "spent": "largest budget spent by any client",
 }
-RECORD = ("clock", "eval_clock", "test_accuracy", "client_accuracy", "spent")
+RECORD = (
+    *("clock", "eval_clock", "test_accuracy", "client_accuracy", "spent"),
+    *(*contract.RECORDED, contract.NONFINITE),  # for warnings about custom policies
+)
 
 
 def play(
@@ -29,7 +33,6 @@ def play(
     policies: Mapping[str, PolicyConfig],
     *,
     seeds: slice = slice(None),
-    key: int = 0,
     progress: bool = True,
 ) -> xr.Dataset:
     """Run policies in a fleet's worlds until the later of its two reading times.
@@ -38,14 +41,13 @@ def play(
       fleet: fleet from ``fleets``.
       policies: policies by name.
       seeds: slice of the ``SEEDS`` worlds to run.
-      key: seed of the random key from which the worlds are drawn. The board uses 0.
       progress: whether to show a progress bar.
 
     Returns:
       Array [policy, seed] of floats for each of the ``READINGS``.
     """
     early, late = fleet.seconds
-    keys = jax.random.split(jax.random.key(key), SEEDS)[seeds]
+    keys = jax.random.split(jax.random.key(0), SEEDS)[seeds]
     configs = {
         name: fleet.config.replace(policy=policy, max_seconds=late)
         for name, policy in policies.items()

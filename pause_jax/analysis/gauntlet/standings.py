@@ -13,7 +13,7 @@ import scipy.stats
 import xarray as xr
 
 from pause_jax.analysis.comparison import listed
-from pause_jax.analysis.gauntlet.fleets import YARDSTICK
+from pause_jax.analysis.gauntlet.fleets import FLEETS, VERSION, YARDSTICK
 
 TIMES = ("early", "late")
 LEVEL = 0.05
@@ -34,7 +34,7 @@ def standings(scores: xr.Dataset, policy: str, against: str = YARDSTICK) -> pd.D
       columns are the means of the remaining readings.
     """
     own = scores.sel(policy=policy)
-    together = len(TIMES) * scores.sizes["fleet"]
+    together = len(TIMES) * FLEETS
     columns: dict[str, object] = {}
     for time in TIMES:
         means = scores[time].mean("seed")
@@ -117,3 +117,13 @@ def conclusion(table: pd.DataFrame, policy: str, against: str = YARDSTICK) -> st
 
 def _named(fleets: pd.Index, number: int) -> str:
     return f"{len(fleets)} of {number} fleets" + (f" ({listed(fleets)})" if len(fleets) else "")
+
+
+def latex(text: pd.DataFrame, policy: str, against: str = YARDSTICK) -> str:
+    """Write formatted standings as a LaTeX table (booktabs) with a caption."""
+    caption = (
+        f"Gauntlet version {VERSION}: accuracy of {policy}, its rank, and its median lead over "
+        f"{against} in points, with intervals that hold jointly with 95\\,\\% confidence."
+    ).replace("_", r"\_")
+    rows = text.reset_index()
+    return str(rows.to_latex(index=False, escape=True, caption=caption, column_format="lrrrrrr"))
