@@ -3,6 +3,7 @@
 import ast
 import graphlib
 import importlib
+import re
 
 import grimp
 import pytest
@@ -24,6 +25,13 @@ def test_imports_keep_the_contracts_of_pyproject(capsys):
     status = lint_imports(str(ROOT / "pyproject.toml"), no_cache=True)
     assert status == 0, capsys.readouterr().out
     assert len(floors()) <= MAX_FLOORS
+
+
+def test_no_program_calls_lapack():
+    """See ``inverse_and_log_det``: on two cores, batches in LAPACK can wait for each other."""
+    for path in PACKAGE.rglob("*.py"):
+        calls = set(re.findall(r"j(?:np|sp|ax)[\w.]*\.linalg\.(\w+)", path.read_text("utf-8")))
+        assert calls <= {"norm"}, path
 
 
 @pytest.fixture(scope="module")

@@ -84,11 +84,7 @@ def gauntlet(
 
 
 def _found(text: str) -> PolicyConfig:
-    """Return the policy named by the command-line argument ``text``.
-
-    Raises:
-      ConfigError: if the policy is unknown, or the file does not contain exactly one match.
-    """
+    """Return the policy named by the command-line argument ``text``."""
     file, _, name = text.partition(":")
     if not file.endswith(".py"):
         return named(text)

@@ -165,3 +165,20 @@ def stateless(select: Callable[[Array, Array], Selection]) -> Policy:
         select=lambda key, state, round, available: (select(key, available), no_info()),
         update=lambda state, selection, observation: state,
     )
+
+
+def inverse_and_log_det(
+    matrix: Float[Array, "*batch n n"],
+) -> tuple[Float[Array, "*batch n n"], Float[Array, "*batch"]]:
+    """Return the inverses and log-determinants of small positive definite matrices.
+
+    LAPACK in jaxlib 0.10 waits for the thread pool that it runs on, and hangs if all threads wait.
+    """
+    log_det = jnp.zeros(matrix.shape[:-2])
+    for i in range(matrix.shape[-1]):  # Gauss-Jordan elimination, in place and without pivoting
+        pivot, column = matrix[..., i, i], matrix[..., :, i]
+        row = matrix[..., i, :] / pivot[..., None]
+        matrix = (matrix - column[..., :, None] * row[..., None, :]).at[..., i, :].set(row)
+        matrix = matrix.at[..., :, i].set(-column / pivot[..., None]).at[..., i, i].set(1 / pivot)
+        log_det += jnp.log(pivot)
+    return matrix, log_det

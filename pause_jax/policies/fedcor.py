@@ -16,7 +16,12 @@ from jaxtyping import Bool, Float, Int
 from pause_jax.bandit.protocol import Observation, Selection, no_info
 from pause_jax.base.struct import number, static
 from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, Query, Selected
-from pause_jax.policies.choose import draw_clients, equal_weights, top_clients
+from pause_jax.policies.choose import (
+    draw_clients,
+    equal_weights,
+    inverse_and_log_det,
+    top_clients,
+)
 
 # Standard deviation of the independent part of each loss change, as in the authors' code.
 NOISE = 0.01
@@ -177,11 +182,13 @@ def surprise(
     """
     x = jnp.where(observed[None, :], embedding, 0.0)
     gram = x @ x.T + NOISE**2 * jnp.eye(x.shape[0])
+    inverse, log_det = lax.stop_gradient(inverse_and_log_det(lax.stop_gradient(gram)))
     # The gradient with respect to b vanishes at the minimum, so b may be treated as constant.
-    b = lax.stop_gradient(jnp.linalg.solve(gram, x @ change))
+    b = lax.stop_gradient(inverse @ (x @ change))
     square = jnp.sum((change - b @ x) ** 2) / NOISE**2 + jnp.sum(b**2)
-    # log det S, up to a constant.
-    return (square + jnp.linalg.slogdet(gram / NOISE**2)[1]) / 2
+    # log det S, up to a constant, with its gradient: the sum of inverse * d gram.
+    log_det += jnp.sum(inverse * (gram - lax.stop_gradient(gram))) - len(gram) * jnp.log(NOISE**2)
+    return (square + log_det) / 2
 
 
 def correlated(

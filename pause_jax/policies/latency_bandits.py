@@ -21,6 +21,7 @@ from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, Selec
 from pause_jax.policies.choose import (
     ask_everyone,
     by_data_size,
+    inverse_and_log_det,
     mask_of,
     resource_request,
     top_clients,
@@ -184,13 +185,14 @@ class RbcsF(PolicyConfig):
             clients, active = selection.clients, selection.active
             c = jnp.where(active[:, None], state.context[clients], 0.0)
             gram = state.gram[clients] + c[:, :, None] * c[:, None, :]
+            inverse, _ = inverse_and_log_det(gram)
             moment = state.moment[clients] + observation.latency[:, None] * c
             chosen = mask_of(clients, active, num_clients).astype(state.chosen.dtype)
             return RbcsState(
                 context=state.context,
                 chosen=chosen,
                 gram=state.gram.at[clients].set(gram),
-                inverse=state.inverse.at[clients].set(jnp.linalg.inv(gram)),
+                inverse=state.inverse.at[clients].set(inverse),
                 moment=state.moment.at[clients].set(moment),
                 queue=next_queue(state.queue, target, chosen),
             )

@@ -9,6 +9,7 @@ import pytest
 
 from pause_jax import SimConfig, simulate
 from pause_jax.policies import Answer, FedCor, Selection
+from pause_jax.policies.choose import inverse_and_log_det
 from pause_jax.policies.fedcor import correlated, surprise
 from tests.reference import fedcor as oracle
 from tests.support.network import context, drawn, jitted, observation, off, play
@@ -165,3 +166,14 @@ def test_queries_cost_time_and_release_losses():
     assert ((seconds > 0) == asks).all()
     assert (np.asarray(run.queried) == asks.sum()).all()
     assert SMALL.releases == ("the loss of each queried client",)
+
+
+@pytest.mark.parametrize("size", [1, 2, 15])
+def test_inverse_and_determinant_match_numpy(size):
+    rng = np.random.default_rng(size)
+    root = rng.normal(size=(20, size, size + 2))
+    matrices = root @ root.swapaxes(1, 2) + 0.1 * np.eye(size)
+    with jax.enable_x64(True):
+        inverse, log_det = jax.jit(inverse_and_log_det)(matrices)
+    np.testing.assert_allclose(inverse, np.linalg.inv(matrices), rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(log_det, np.linalg.slogdet(matrices)[1], rtol=1e-8)

@@ -99,11 +99,7 @@ def verify(number: int, *, only: Sequence[str] | None = None, seed: int = 0) -> 
 
 
 def _chosen(only: Sequence[str] | None) -> dict[str, Fleet]:
-    """Return the fleets named in ``only``, or all fleets if it is None.
-
-    Raises:
-      ConfigError: if a name is unknown.
-    """
+    """Return the fleets named in ``only``, or all fleets if it is None."""
     found = fleets()
     for name in only or ():
         if name not in found:
@@ -128,11 +124,7 @@ def together(by_fleet: Mapping[str, xr.Dataset]) -> xr.Dataset:
 
 
 def read(found: Mapping[str, Fleet]) -> xr.Dataset:
-    """Load the stored readings [policy, fleet, seed] of the fleets ``found``.
-
-    Raises:
-      ConfigError: if a fleet's current definition has no stored readings.
-    """
+    """Load the stored readings [policy, fleet, seed] of the fleets ``found``, if unchanged."""
     with xr.open_dataset(BOARD, engine="h5netcdf") as file:
         kept = file.load()
     for name, fleet in found.items():

@@ -35,16 +35,9 @@ def play(
     seeds: slice = slice(None),
     progress: bool = True,
 ) -> xr.Dataset:
-    """Run policies in a fleet's worlds until the later of its two reading times.
+    """Run policies in worlds of a fleet, and return their ``READINGS`` [policy, seed].
 
-    Args:
-      fleet: fleet from ``fleets``.
-      policies: policies by name.
-      seeds: slice of the ``SEEDS`` worlds to run.
-      progress: whether to show a progress bar.
-
-    Returns:
-      Array [policy, seed] of floats for each of the ``READINGS``.
+    Runs end at the late time. ``seeds`` selects from the ``SEEDS`` worlds.
     """
     early, late = fleet.seconds
     keys = jax.random.split(jax.random.key(0), SEEDS)[seeds]

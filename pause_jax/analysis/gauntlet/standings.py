@@ -71,15 +71,10 @@ def interval(differences: np.ndarray, together: int = 1) -> tuple[np.ndarray, np
 
 
 def formatted(table: pd.DataFrame) -> pd.DataFrame:
-    """Format a policy's standings as text, for a terminal or a paper.
+    """Format a policy's :func:`standings` as text, for a terminal or a paper.
 
-    Args:
-      table: data frame from :func:`standings`.
-
-    Returns:
-      One row per fleet with the mean accuracy, the rank, and the median lead with its interval at
-      each time. ``*`` marks intervals that exclude 0. All cells of a fleet are ``-`` if the policy
-      cannot run on it.
+    A row has the mean accuracy, the rank, and the median lead with its interval at each time. ``*``
+    marks intervals that exclude 0. Cells are ``-`` if the policy cannot run on the fleet.
     """
     rows = {
         fleet: {
