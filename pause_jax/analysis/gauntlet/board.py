@@ -29,7 +29,7 @@ def gauntlet(
     """Run a policy on the benchmark, and return its readings with those of the board's policies.
 
     Only this policy runs. Runs with the same fleet and seed face the same world, so policies can be
-    compared by their paired differences (:func:`standings`).
+    compared by their paired differences (``analysis.gauntlet.standings``).
 
     Args:
       policy: policy, or the name of a registered policy.
