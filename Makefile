@@ -42,7 +42,7 @@ demo: $(DEMO_STAMP)  ## compare selection policies on digits (half a minute, no 
 # With worksteal, a worker runs neighbouring tests, which share fixtures and compiled programs. A
 # third worker on two cores would compile many of them again. Waiting OpenBLAS threads spin: on a
 # busy machine, one test took 26 s of CPU time instead of 8.
-# After a crash of a worker, xdist may wait for ever.
+# After a crash of a worker, xdist may wait forever.
 TEST := -m pytest -n 2 --dist worksteal --max-worker-restart 0
 quick test release-check: export OPENBLAS_NUM_THREADS := 1
 

@@ -24,7 +24,7 @@ from pause_jax.policies import NAMED, PolicyConfig
 
 DOCS = Path(__file__).parents[1] / "docs"
 PICTURE = DOCS / "figures" / "board.png"
-# The page has the table of :func:`marks` between its first and its last line.
+# Page that contains the table of :func:`table`.
 PAGE = DOCS / "guides" / "which_policy.md"
 # Excluded policies, with the reason.
 LEFT_OUT = {"pause_exhaustive": "makes the choices of pause, but scores 142,506 cohorts per round"}

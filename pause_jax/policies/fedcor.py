@@ -182,7 +182,7 @@ def surprise(
     """
     x = jnp.where(observed[None, :], embedding, 0.0)
     gram = x @ x.T + NOISE**2 * jnp.eye(x.shape[0])
-    inverse, log_det = lax.stop_gradient(inverse_and_log_det(lax.stop_gradient(gram)))
+    inverse, log_det = inverse_and_log_det(lax.stop_gradient(gram))
     # The gradient with respect to b vanishes at the minimum, so b may be treated as constant.
     b = lax.stop_gradient(inverse @ (x @ change))
     square = jnp.sum((change - b @ x) ** 2) / NOISE**2 + jnp.sum(b**2)

@@ -58,7 +58,7 @@ def _plain(value: Any) -> Any:
 
 
 def data_digest(data: Any) -> str:
-    """Return the SHA-256 of a data set, or an empty string if there is no data."""
+    """Return the SHA-256 of a data set, or an empty string for a run without data."""
     if hasattr(data, "digest"):
         return str(data.digest)
     content = hashlib.sha256()

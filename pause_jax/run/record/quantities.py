@@ -106,7 +106,7 @@ def data_size(run: Run) -> Array:
 
 @quantity("round")
 def energy(r: Round) -> Array:
-    """Energy of the cohort in the policy's search, PAUSE (18), or NaN if there is no search."""
+    """Energy of the cohort in the policy's search, PAUSE (18), or NaN if it does not search."""
     return r.info.energy
 
 
