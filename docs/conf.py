@@ -1,4 +1,4 @@
-"""The documentation site: ``make docs`` builds it into build/site.
+"""Sphinx configuration of the documentation site, which ``make docs`` builds in build/site.
 
 Sphinx reads pages in place (docs/, notebooks/, experiments/), so relative links work on the site
 and in a checkout. ``tools/site_pages.py`` first generates the pages that come from the code (the
@@ -47,7 +47,7 @@ extensions = [
 ]
 nitpicky = True
 
-# Notebooks keep their stored outputs.
+# Show the notebooks' stored outputs.
 nb_execution_mode = "off"
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence", "dollarmath"]

@@ -75,8 +75,8 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
     The policy runs without learning, at availability probabilities of 1, 0.5 and 0.02. If it reads
     losses or updates, it also runs with learning. Chosen clients must be distinct. Weights must be
     finite, >= 0, and 0 for unavailable clients. They must sum to 1 in rounds with participants. The
-    functions must be pure, ``reads`` must be complete, and the state must keep its structure. The
-    same key must give the same run, and runs under vmap must equal single runs. A new value of a
+    policy must be pure, ``reads`` must be complete, and the state must keep its structure. The same
+    key must produce the same run, and runs under vmap must equal single runs. A new value of a
     traced number must not cause recompilation. A named config must round-trip through TOML.
 
     Args:
@@ -142,7 +142,7 @@ def check_pure(config: PolicyConfig, context: Context) -> None:
         _require(
             _trace(other, context) == trace,
             f"{type(config).__name__}: {when} produces a different program. A policy must be pure. "
-            "Keep what it must remember in the state, draw random numbers from the key, and use "
+            "Store persistent values in the state, draw random numbers from the key, and use "
             "only the config, the context and the arguments.",
         )
 
@@ -286,7 +286,7 @@ def check_learner(learning: Learning, *, num_clients: int = 6, num_selected: int
 
     Training must keep the structure, shapes and dtypes of the state. ``params`` may change only
     through the release, so a release of zeros must leave them unchanged. Training with all weights
-    0 must leave the variables and the clients' state unchanged. The order of the slots must
+    0 must leave the variables and the clients' state unchanged. Reordering the slots may
     change the result only by rounding. Losses, answers and metrics must have the documented shapes,
     and the model must stay finite for 3 rounds. A config with a ``name`` must round-trip through
     TOML.

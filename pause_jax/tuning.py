@@ -2,7 +2,7 @@
 
 Optuna (the ``tune`` extra) proposes and stores trials. Each generation of trials runs as one
 ``sweep``. All generations use the same seeds. The best trials run again with fresh seeds, because
-the best of many noisy scores is too optimistic.
+the best of many noisy scores is optimistically biased.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Objective(NamedTuple):
     """Score of a run.
 
     Attributes:
-      text: name, as on the command line.
+      text: name, as spelled on the command line.
       sign: 1 to minimise, -1 to maximise.
       record: quantities to record. The objective is undefined if the last quantity is missing.
       value: function from a sweep's result to scores [config, seed] (not finite if undefined).
@@ -90,10 +90,10 @@ class Tuned(NamedTuple):
     Attributes:
       best: config with the lowest ``badness`` over the fresh seeds. The initial config wins ties.
       trials: one row per trial, with a column per axis and the columns of :func:`summarise`.
-      finalists: the same columns for the runs with fresh seeds. The first rows are the best trials,
-        ranked as in the search. The last row is the initial config. ``searched`` is the mean
-        score in the search. ``change`` and ``change_error`` are the mean and the standard error of
-        the difference from the initial config, or NaN if a seed has no score.
+      finalists: table like ``trials`` for the runs with fresh seeds. The first rows are the best
+        trials, ranked as in the search. The last row is the initial config. ``searched`` is the
+        mean score in the search. ``change`` and ``change_error`` are the mean and the standard
+        error of the difference from the initial config, or NaN if a seed has no score.
       chosen: row number of ``best`` in ``finalists``.
     """
 

@@ -95,23 +95,23 @@ HEAD = """# Reproduction
 
 Every figure and table of both papers that shows results has an experiment: a folder in
 `experiments/` with a README, a picture, its output (`output.txt`) and a verdict on each claim
-(`verdicts.jsonl`). `make experiment NAME=folder` runs it. Image experiments also need
+(`verdicts.jsonl`). `make experiment NAME=folder` runs the experiment. Image experiments also need
 `DATA_DIR=folder`, a folder of data sets prepared by tensorflow-datasets. To resume an interrupted
 experiment, run the same command again. Times are for 2 CPU cores.
 
 One rule determines all verdicts (`experiments/common/claims.py`). Each figure's program lists its
 claims with bounds and targets that do not depend on the runs. All intervals of a figure hold
 jointly with 95 % confidence (Bonferroni over its claims). The rule is newer than most runs, so we
-knew their results when we set bounds that the papers do not give.
+knew their results when we chose the bounds that the papers do not state.
 
-- **confirmed**: the whole interval satisfies the claim. **refuted**: no part of the interval does.
+- **confirmed**: every value in the interval satisfies the claim. **refuted**: no value does.
 - **open**: the interval contains a bound, or fewer than three seeds ran, or the verdict would hold
   only for nearly normal differences. Student's interval is too narrow for skewed differences, so a
   verdict must also hold for lognormal differences.
-- **not decidable here**: the interval contains a bound, with at least three seeds. If the mean
-  and spread stay as measured, 80 % power would take more than 20 seeds. The evidence states the
-  required number. The number of additional seeds is fixed in advance, regardless of the interval.
-- **compatible**: the claim passed a test that could have rejected it. A pass confirms nothing.
+- **not decidable here**: the interval contains a bound, with at least three seeds. At the measured
+  mean and spread, 80 % power would require more than 20 seeds. The evidence states the required
+  number. The number of additional seeds is fixed in advance, regardless of the interval.
+- **compatible**: the claim passed a test that could have rejected it. A pass does not confirm it.
 - **holds**, **fails**: the claim was checked by an exact computation, without randomness.
 
 `tools/reproduction.py` writes this page."""

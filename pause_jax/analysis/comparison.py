@@ -1,4 +1,4 @@
-"""Paired differences between the configs of a sweep, and a summary in words."""
+"""Paired differences between the configs of a sweep, and a text summary."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Difference(NamedTuple):
     """Paired difference between a config and the reference config.
 
     Attributes:
-      mean: mean difference over the pairs, in the values' unit, or NaN if there are no pairs.
+      mean: mean difference over the pairs, in the unit of the values, or NaN if there are no pairs.
       low, high: ends of the confidence interval, or NaN if there are fewer than two pairs.
       needed: number of seeds that would probably make the difference significant
         (:func:`seeds_needed`), or NaN if there are fewer than two pairs.
@@ -57,7 +57,7 @@ class Difference(NamedTuple):
     def shown(self) -> int:
         """Sign of the difference (1 or -1), or 0 if the confidence interval does not exclude 0.
 
-        Always 0 if a pair is incomplete, because the outcomes then determine which seeds remain.
+        Always 0 if a pair is incomplete, because outcomes would determine which seeds are compared.
         """
         if self.pairs < self.seeds:
             return 0
@@ -69,7 +69,7 @@ class Comparison(NamedTuple):
 
     against: str  # reference config, or "" if no candidate has a value in every seed
     aims: tuple[Aim, ...]  # in order of priority
-    comparisons: int  # number of differences that the intervals cover jointly
+    comparisons: int  # number of intervals that hold jointly
     differences: tuple[dict[str, Difference], ...]  # one dict per aim, keyed by config
     text: str  # conclusions for the first aim for which ``against`` has a value in every seed
 
@@ -80,12 +80,12 @@ def compare(result: xr.Dataset, target: float, against: str | None = None) -> Co
     Args:
       result: data set from ``sweep``, in which all configs use the same random keys.
       target: target test accuracy for the time-to-target criterion, in (0, 1].
-      against: reference config. The default is the candidate with the best mean for the first
-        aim for which any candidate has a value in every seed. Candidates are the configs whose
-        epsilon covers everything clients send except data sizes, or all configs if none qualifies.
+      against: reference config. The default is the candidate with the best mean of the first
+        criterion for which any candidate has a value in every seed. Candidates are configs whose
+        epsilon covers everything clients send except data sizes, or all configs if none qualify.
 
     Returns:
-      The comparison. Values of runs that broke a contract (``run.contract``) count as missing.
+      The comparison, in which runs that broke a contract (``run.contract``) have no values.
 
     Raises:
       ConfigError: if the target is not in (0, 1], or the result has no config named ``against``.
@@ -99,7 +99,7 @@ def compare(result: xr.Dataset, target: float, against: str | None = None) -> Co
         kind = "config" if len(candidates) == len(names) else "private config"
         text = f"No comparison: no {kind} has a value in every seed."
         return Comparison("", goals, 0, tuple({} for _ in goals), text)
-    # Any candidate could have become the reference, so count every pair that contains one.
+    # Any candidate could have become the reference, so count every pair with a candidate.
     others = len(names) - 1
     rivals = len(candidates) - 1
     comparisons = others if against else others + rivals * (2 * others - rivals - 1) // 2
@@ -123,8 +123,8 @@ def differences(
     Args:
       values: [config, seed], NaN for missing values (e.g. if a run never reached the target).
       against: reference config.
-      comparisons: number of differences that the intervals cover jointly. The default, the number
-        of other configs, is valid if ``against`` was chosen in advance. If it was chosen because
+      comparisons: number of intervals that must hold jointly. The default, the number of other
+        configs, is valid if ``against`` was chosen in advance. If ``against`` was chosen because
         it performed best, pass the number of pairs of configs.
 
     Returns:
@@ -160,10 +160,10 @@ def seeds_needed(distance: float, spread: float, level: float, seeds: int) -> fl
     """Return the number of seeds a t-interval needs to exclude a bound with 80 % probability.
 
     Args:
-      distance: measured distance of the mean from the bound, assumed to be the true distance.
-      spread: measured standard deviation over seeds, assumed to be the true one.
+      distance: measured distance of the mean from the bound, assumed to be exact.
+      spread: measured standard deviation over seeds, assumed to be exact.
       level: probability that an interval misses the true mean.
-      seeds: smallest number to return, at least 2.
+      seeds: lower limit of the result, at least 2.
 
     Returns:
       Number of seeds, or infinity if about a million or more are needed.
@@ -194,7 +194,7 @@ def listed(names: Iterable[str], number: int = 4, word: str = "and") -> str:
 
 
 def _aims(result: xr.Dataset, target: float) -> tuple[Aim, ...]:
-    """Return the aims that the recorded metrics allow, in order of priority."""
+    """Return the criteria that the recorded metrics support, in order of priority."""
     goal = f"{100 * target:g} %"
     not_finite = "broke a contract or ended with a non-finite model in at least one seed"
     to_target = Aim(
@@ -272,7 +272,7 @@ def _text(
     best: str,
     lead: str,
 ) -> str:
-    """Describe the results for the first aim for which ``against`` has a value in every seed."""
+    """Describe results for the first criterion for which ``against`` has a value in every seed."""
     for goal, others in zip(goals, found, strict=True):
         if bool(goal.values.sel(config=against).notnull().all()):
             findings = f" {lead}{_findings(goal, others, against, best)}" if others else ""
@@ -330,7 +330,7 @@ def _findings(goal: Aim, others: dict[str, Difference], against: str, best: str)
 
 
 def _difference(each: Difference, goal: Aim) -> str:
-    """Format a difference as text: its size, direction and confidence interval."""
+    """Format the size, direction and confidence interval of a difference as text."""
     ends = sorted((abs(each.low), abs(each.high)))
     mean, low, high = (f"{value:,.{goal.digits}f}" for value in (abs(each.mean), *ends))
     unit = " points" if goal.unit == " %" else goal.unit

@@ -15,7 +15,7 @@ from pause_jax.analysis import metrics
 Floats = NDArray[np.float64]
 
 # Colours that colour-blind readers can distinguish. Their contrast with the page is >= 3:1.
-# With a dark colour scheme, each colour in DARK replaces the LIGHT colour of the same hue.
+# In dark mode, each colour in DARK replaces the colour at the same index in LIGHT.
 LIGHT_PAGE, DARK_PAGE = "#FFFFFF", "#0F1419"
 LIGHT = ("#4459CA", "#F8636C", "#09803F", "#B68B07", "#289CE0", "#802E8C", "#6D5C6E", "#8E2B00")
 DARK = ("#7190EF", "#FF6671", "#39B781", "#EFC655", "#8BD5FF", "#C890C5", "#B1C5BF", "#DB944C")
@@ -45,7 +45,7 @@ class Curve(NamedTuple):
     error: Floats
 
     def at(self, places: NDArray[np.intp]) -> Curve:
-        """Return the curve restricted to the points at indices ``places``."""
+        """Return the points of the curve at indices ``places``."""
         return Curve(self.x[places], self.mean[places], self.error[places])
 
 
@@ -60,7 +60,7 @@ def classifies(result: xr.Dataset) -> bool:
 
 
 def progress(result: xr.Dataset) -> dict[str, Curve]:
-    """Return curves of test accuracy in %, or test loss, against the clock averaged over seeds."""
+    """Return mean curves of test accuracy (in %) or test loss against mean simulated time."""
     values = 100 * result.test_accuracy if classifies(result) else result.test_loss
     return over_time(values, result.eval_clock)
 
@@ -116,21 +116,21 @@ def starts_at_zero(curves: dict[str, Curve]) -> bool:
 class Style(NamedTuple):
     """Plot style of a config."""
 
-    colour: str  # for a light page
-    marker: str  # Matplotlib name
+    colour: str  # colour on a light page
+    marker: str  # Matplotlib name of the marker
     shape: str  # SVG path of the marker in a box from -1 to 1
     dash: tuple[float, ...]  # lengths of dashes and gaps (empty for a solid line)
 
 
 def style_at(place: int) -> Style:
-    """Return style number ``place``. Any two of the first 64 styles differ in colour or dashes."""
+    """Return the style at index ``place``. The first 64 styles all differ in colour or dashes."""
     turn, column = divmod(place, len(LIGHT))
     marker, shape = MARKERS[(column + turn) % len(MARKERS)]
     return Style(LIGHT[column], marker, shape, DASHES[turn % len(DASHES)])
 
 
 def styles(names: Iterable[str]) -> dict[str, Style]:
-    """Return the style of each config. Names not in ``KNOWN`` receive the free styles in order."""
+    """Return the style of each config. Names not in ``KNOWN`` get the unused styles in order."""
     labels = [str(name) for name in names]
     taken = {KNOWN.index(label) for label in labels if label in KNOWN}
     free = (place for place in itertools.count() if place not in taken)

@@ -19,7 +19,7 @@ from pause_jax.world.latency.measured import Measured
 Floats = NDArray[np.float64]
 # Minimum number of measurements per client in the tests for drift and autocorrelation.
 FEWEST = 8
-# Significance level: probability that a test rejects a fleet that is in fact stationary.
+# Significance level of the tests (their probability of rejecting a stationary fleet).
 LEVEL = 1e-3
 # Lead in log predictive density, in nats, above which a distribution wins (odds of e^5 to 1).
 DECISIVE = 5.0
@@ -85,7 +85,7 @@ class Fleet(NamedTuple):
     Attributes:
       measured: number of measurements of each client, int [C].
       mean: mean latency of each client in seconds, float [C].
-      ordered: whether the file has rounds or times. If not, the lines are assumed to be in order.
+      ordered: whether the file has rounds or times. If not, lines are assumed to be chronological.
       laws: fitted distributions, best first by summed ``log_density``.
       drift: test for a trend. ``figure`` is the absolute rank correlation between latency and time,
         averaged over clients, minus the mean expected by chance, but at least 0.
@@ -163,7 +163,7 @@ def _correlation(each: list[Floats]) -> Test:
     off = [row - row.mean() for row in rows]
     products = sum(float(x[1:] @ x[:-1]) for x in off)
     squares = sum(float(x @ x) for x in off)
-    expected = -sum(float(x @ x) / len(x) for x in off)  # for independent ranks
+    expected = -sum(float(x @ x) / len(x) for x in off)  # mean of `products` for independent ranks
     figure = (products - expected) / squares
     total = sum(map(len, rows))
     return Test(figure, float(2 * stats.norm.sf(abs(figure) * math.sqrt(total))))
@@ -186,7 +186,7 @@ def rivals(laws: tuple[Law, ...]) -> tuple[str, ...]:
 
 
 def _ends(scale: Floats, error: Floats) -> dict[str, Estimate]:
-    """Fit geometric spacing to scales [C] with relative errors [C], and return both ends."""
+    """Fit a geometric sequence to scales [C] with relative errors [C], and return its two ends."""
     order = np.argsort(scale)
     place = np.linspace(0, 1, scale.size)
     design = np.stack([1 - place, place], axis=1)
@@ -218,7 +218,7 @@ def _gaussian(size: Floats, squares: Floats) -> Floats:
 
 
 def _from_logs(each: list[Floats]) -> Floats:
-    """Return each client's log Jacobian of log-seconds, averaged over the measurement left out."""
+    """Return each client's log Jacobian of log-seconds, averaged over the left-out measurement."""
     return np.asarray([-(len(row) - 1) * np.log(row).mean() for row in each])
 
 
@@ -244,7 +244,7 @@ def _log_upper_gamma(n: Floats, z: Floats) -> Floats:
     with np.errstate(divide="ignore"):
         upper = special.gammaincc(n, z)
         near = np.log(upper) + special.gammaln(n) + z
-    # Where `upper` underflows, z is far above n, and e^z Gamma(n, z) / z^n is a smooth integral.
+    # Where `upper` underflows, z >> n, so quadrature of e^z Gamma(n, z) / z^n is accurate.
     beyond = np.maximum(z - n + 1, 1.0)[:, None]
     t = _NODES / beyond
     smooth = np.exp((n[:, None] - 1) * (np.log1p(t) - t)) @ _WEIGHTS

@@ -43,7 +43,7 @@ class Ledger(NamedTuple):
       participations: int, number of rounds in which the client took part.
       releases: int, number of messages that depend on the client's data: updates (until the budget
         is spent) and un-noised answers to queries.
-      budget: float, eps_bar, the client's total budget per ``unit``, or infinity if not limited.
+      budget: float, eps_bar, the client's total budget per ``unit``, or infinity if unlimited.
       spent: float, sum of the epsilons of the client's updates (basic composition), per ``unit``.
       whole_update: float, total epsilon of an update's d coordinates: d * ``spent`` if ``unit`` is
         ``coordinate``, else ``spent``. It is NaN if d is 0.
@@ -57,7 +57,7 @@ class Ledger(NamedTuple):
         no model is trained, or if dp-accounting is needed but not installed.
       unnoised: names of the quantities that clients sent without noise.
       client_ids: ids of clients 0, ..., K - 1; empty if clients are numbered 0, 1, ...
-      overlaps: whether rounds overlap. If so, server steps count as rounds, and a release is
+      overlaps: whether rounds overlap. If so, server steps are counted as rounds, and a release is
         charged when its client starts. Each client starts at most once per server step.
     """
 
@@ -84,7 +84,7 @@ class Ledger(NamedTuple):
     def warning(self) -> str:
         """Warning if clients send un-noised values other than data sizes, else an empty string.
 
-        Print the warning next to every whole-update epsilon. Data sizes count as public.
+        Print the warning next to every whole-update epsilon. Data sizes are considered public.
         """
         names = ", ".join(name for name in self.unnoised if name != SIZES)
         text = f"NO GUARANTEE, because epsilon does not cover values sent without noise ({names})."
@@ -273,13 +273,13 @@ def total_epsilon(mechanism: Mechanism, participations: int, delta: float) -> fl
     rule in :data:`TOTALS`.
 
     Args:
-      mechanism: mechanism whose parameters are scalars.
+      mechanism: mechanism with scalar parameters.
       participations: n, which must not depend on the data. ``num_rounds`` is always valid.
       delta: failure probability at which epsilon is computed, in [0, 1).
 
     Returns:
-      Total epsilon per ``mechanism.unit``, infinite if there is no guarantee and 0 if nothing is
-      released. For a pure mechanism, it is at most the plain sum, and equals it if ``delta`` is 0.
+      Total epsilon per ``mechanism.unit``, infinite without a guarantee and 0 without releases. For
+      a pure mechanism, it is at most the sum of the epsilons, and equal to it if ``delta`` is 0.
 
     Raises:
       ConfigError: if delta is not in [0, 1).
@@ -314,7 +314,7 @@ def _laplace(loss: LaplaceLoss, delta: float) -> float:
     basic = float(epsilon.sum(dtype=float))
     if delta == 0 or epsilon.max() > MAX_RELEASE:
         return basic
-    # Schedules that never end have many tiny releases, which are slow to compose.
+    # Skip negligible releases. Endless schedules have many of them, which are slow to compose.
     counted = epsilon[epsilon > 1e-20 * basic]
     return min(basic, _composed(_laplace_parts, tuple(counted.tolist()), delta))
 
@@ -352,7 +352,7 @@ def _composed(parts: Callable[[Any], list[Any]], releases: tuple[Any, ...], delt
         left = parts(releases)
     except OverflowError:  # e^eps overflows for eps >= 710
         return math.inf
-    while len(left) > 1:  # composing in pairs is much faster
+    while len(left) > 1:  # composing in pairs is faster than in sequence
         pairs = zip(left[::2], left[1::2], strict=False)
         left = [a.compose(b) for a, b in pairs] + left[len(left) // 2 * 2 :]
     with np.errstate(over="ignore"):  # a large epsilon overflows to infinity

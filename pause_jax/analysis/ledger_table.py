@@ -34,7 +34,7 @@ HEADINGS = (
 
 
 def rows(books: dict[str, Ledger]) -> Iterator[tuple[str, ...]]:
-    """Yield one row per config, with columns ``HEADINGS`` and the largest value of any client."""
+    """Yield one row per config with the columns ``HEADINGS``. Numbers are maxima over clients."""
     for name, book in books.items():
 
         def of_update(epsilon: float, book: Ledger = book) -> str:
@@ -85,7 +85,7 @@ def notes(books: dict[str, Ledger]) -> Iterator[str]:
         yield f"(!) {', '.join(names)}: {warning}"
     if clean := [name for name, book in books.items() if not book.warning and book.num_parameters]:
         where = "any config" if len(clean) == len(books) else ", ".join(map(repr, clean))
-        yield f"Nothing is sent without noise in {where} (data sizes count as public)."
+        yield f"Nothing is sent without noise in {where} (data sizes are considered public)."
     for name, book in books.items():
         if book.basic_delta:
             yield (

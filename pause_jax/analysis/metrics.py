@@ -97,9 +97,9 @@ def final_spent(result: xr.Dataset) -> xr.DataArray:
 
 
 def empty_rounds(result: xr.Dataset) -> xr.DataArray:
-    """Return a mask of the played rounds without clients, bool [config, seed, round].
+    """Return a mask of the rounds that ran without clients, bool [config, seed, round].
 
-    A round is empty if no available client has budget left, or if the policy chooses no client.
+    A round is empty if no available client has budget left, or if the policy selects no client.
     """
     return result.played & (result.clients < 0).all("slot")
 
@@ -110,7 +110,7 @@ def total_regret(result: xr.Dataset) -> xr.DataArray:
 
 
 def gigabytes(result: xr.Dataset) -> xr.DataArray:
-    """Return the total size of models and updates sent in a run, in 10^9 bytes, [config, seed]."""
+    """Return the total size of models and updates sent in each run, in GB, [config, seed]."""
     return (result.downloaded + result.uploaded).sum("round", min_count=1) / 1e9
 
 
@@ -120,5 +120,5 @@ def mean_and_error(values: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
     mean = values.sum("seed", min_count=1) / count.where(count > 0)
     square = ((values - mean) ** 2).sum("seed", min_count=1)
     error = (square / (count - 1).where(count > 1) / count.where(count > 0)) ** 0.5
-    # An infinite mean (the spent budget if there is no privacy mechanism) has no standard error.
+    # An infinite mean (the spent budget without a privacy mechanism) has no standard error.
     return mean, error.where(np.isfinite(mean))

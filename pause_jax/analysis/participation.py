@@ -25,7 +25,7 @@ class Participation(NamedTuple):
     """Participation of a config's clients, sorted by speed if known, otherwise by client number.
 
     Attributes:
-      share: [seed, K], share of the played rounds in which each client took part.
+      share: [seed, K], share of the run's rounds in which each client took part.
       seconds: [K], expected latencies, or None if any config's latency model is unavailable.
       clients: [K], client numbers, fastest client first, or None if speeds are not known.
     """
@@ -50,7 +50,7 @@ def _by_speed(each: Participation) -> Participation:
 
 
 def by_client(found: dict[str, Participation]) -> dict[str, Curve]:
-    """Return curves of participation (% of rounds) against sorted positions 1, ..., K."""
+    """Return curves of participation (% of rounds) against client rank (1, ..., K)."""
     return {name: _curve(each.share) for name, each in found.items()}
 
 
@@ -76,7 +76,7 @@ def _of_config(one: xr.Dataset) -> Participation:
     counts = one.counts.where(one.counts >= 0) / one.num_played.where(one.num_played > 0)
     share = counts.transpose("seed", "client").values.astype(np.float64)
     share = share[:, np.isfinite(share).any(axis=0)]
-    share = share[np.isfinite(share).all(axis=1)]  # only seeds with a played round
+    share = share[np.isfinite(share).all(axis=1)]  # drop seeds without rounds
     return Participation(share, _expected_seconds(one, share.shape[1]))
 
 

@@ -81,7 +81,7 @@ def plot_accuracy(result: xr.Dataset, axes: Axes, target: float | None = None) -
 def plot_spent(result: xr.Dataset, axes: Axes) -> None:
     """Plot the largest budget spent by any client against rounds, averaged over seeds.
 
-    Identical curves have decreasing line widths and labels that end in ``(same as NAME)``.
+    Identical curves get decreasing line widths, and their labels end in ``(same as NAME)``.
     """
     curves = curves_of.by_round(result.max_spent)
     units = sorted(set(result.epsilon_unit.values.tolist()) - {"none"})
@@ -133,7 +133,7 @@ def plot_regret(curves: xr.DataArray, axes: Axes, scale: str = "log") -> None:
 def _draw(
     curves: dict[str, Curve], result: xr.Dataset | xr.DataArray, axes: Axes, *, errors: bool
 ) -> str:
-    """Draw curves in the configs' styles, and return a note on the errors for the title."""
+    """Draw curves in the configs' styles, and return a title suffix that describes the errors."""
     looks = styles(result.config.values)
     same = {name: names for names in curves_of.hidden(curves) for name in names}
     banded = errors and any(np.isfinite(curve.error).any() for curve in curves.values())

@@ -1,6 +1,6 @@
 """Cumulative regret, its growth, and the papers' bounds.
 
-The regret of a round is C^G(genie) - C^G(cohort), PAUSE (10), where both cohorts are chosen with
+The regret of a round is C^G(genie) - C^G(cohort), PAUSE (10), where both cohorts are chosen given
 the same history. It can be negative for a cohort that is smaller than the genie's
 (``run.rounds.state.Score``), so the cumulative regret R(n) may decrease.
 """

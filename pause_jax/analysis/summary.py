@@ -32,7 +32,7 @@ def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
     Returns:
       Rows with ``config`` (the label), the fields in which configs differ (by dotted path),
       ``seeds`` (number of seeds), ``reached`` (number of seeds that reached the target),
-      ``epsilon_unit``, ``rounds`` (played rounds of all seeds), ``empty_rounds`` (played rounds
+      ``epsilon_unit``, ``rounds`` (number of rounds, over all seeds), ``empty_rounds`` (rounds
       without clients, which add 0 to the regret), and ``<name>`` and ``<name>_se`` for each metric.
       ``worst_tenth`` and ``spread`` (if ``client_accuracy`` was recorded) are the mean final
       accuracy of the worst tenth of clients and the standard deviation over clients. If any key
@@ -90,7 +90,7 @@ class Table(NamedTuple):
     """Text table for a terminal or a report."""
 
     title: str
-    headings: tuple[str, ...]  # the first column holds the row names
+    headings: tuple[str, ...]  # the first column contains row labels
     rows: tuple[tuple[str, ...], ...]
     caption: str
 
@@ -171,7 +171,7 @@ def notes(result: xr.Dataset) -> Iterator[str]:
         yield from _collapse(name, one)
         if "client_accuracy" in one:
             scored = one.client_accuracy.notnull().any("eval_round")
-            # A run that has no client scores never had a finite model.
+            # A run without any client accuracies never had a finite model.
             unscored = ~scored & (one.data_size >= 0) & scored.any("client")
             if most := int(unscored.sum("client").max()):
                 yield f"{name}: no accuracy for clients with one sample (up to {most} per seed)."

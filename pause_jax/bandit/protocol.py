@@ -29,7 +29,7 @@ class Selection(NamedTuple):
 
 
 class Info(NamedTuple):
-    """Diagnostics of a selection, used only in records. Undefined entries are NaN.
+    """Diagnostics of a selection, used only for recording. Undefined entries are NaN.
 
     Attributes:
       energy: energy of the cohort, PAUSE (18), computed by the search that selected it.
@@ -71,8 +71,8 @@ class Observation(NamedTuple):
       available: bool [K], whether each client could be selected, True by default.
       late: bool [m], whether each update is late and enters the next average, False by default.
       clock: simulated time of the observation in seconds, or NaN if the server has no clock.
-      server_loss: (aggregation weights [m]) -> validation loss of the model before the round plus
-        the weighted updates. It is None if the server has no validation samples.
+      server_loss: function from aggregation weights [m] to the validation loss of the previous
+        model plus the weighted updates, or None if the server has no validation samples.
       staleness: int [m], server steps from start to averaging (0 if rounds do not overlap).
     """
 

@@ -90,7 +90,7 @@ def additive_terms(
 ) -> Float[Array, "L K"]:
     """Return each client's additive terms in a cohort's energy, one row for g and one for p.
 
-    ``remaining`` is p = 1 - spent / total. For BSFL, ``remaining`` is None, and p is left out.
+    ``remaining`` is p = 1 - spent / total. For BSFL, ``remaining`` is None, and p is omitted.
     """
     rows = [reward.alpha * generalization / num_selected]
     if remaining is not None:

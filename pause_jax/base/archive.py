@@ -20,7 +20,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def decoded(where: object, content: str | bytes, kind: type[T], advice: str) -> T:
-    """Decode JSON as an instance of ``kind``. Raise ConfigError if the content does not match."""
+    """Decode JSON as an instance of ``kind``. Raise ConfigError if the content is invalid."""
     try:
         # msgspec.json would reject the NaN and infinity values that Python's json module writes.
         return msgspec.convert(json.loads(content), kind)
@@ -35,7 +35,7 @@ def save_arrays(file: BinaryIO, arrays: Arrays) -> None:
 
 
 def load_arrays(content: bytes) -> dict[str, NDArray[Any]]:
-    """Load arrays written by :func:`save_arrays`. Raises ValueError if the file is damaged."""
+    """Load arrays written by :func:`save_arrays`. Raise ValueError if the file is damaged."""
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             arrays = dict(archive)

@@ -26,7 +26,7 @@ def check_fields(config: Config) -> None:
     """Validate every field of a config tree against its rule.
 
     Raises:
-      ConfigError: if a field violates its rule (under ``vmap``, if any run does). Values traced by
+      ConfigError: if a field violates its rule (under ``vmap``, in any run). Values traced by
         ``jit`` are unknown here, so :func:`marked` checks them.
     """
     for path, part in nested(config):

@@ -56,7 +56,7 @@ def cache_folder() -> pathlib.Path:
 def use_cache() -> None:
     """Enable JAX's persistent cache, unless it is already enabled or its folder cannot be created.
 
-    JAX cannot cache programs with Python callbacks. The ``clustered_similarity`` policy uses one.
+    JAX cannot cache programs with Python callbacks, such as those of ``clustered_similarity``.
     """
     if jax.config.values["jax_compilation_cache_dir"] is not None:
         return

@@ -90,7 +90,7 @@ def resolved(where: str, text: str, admits: Callable[[Any], bool], kind: str) ->
     """Return the object ``module:name`` from a loaded module or a file passed to ``--load``.
 
     This function imports no module except ``flax.nnx``, and calls no function in the module.
-    ``admits`` checks the object. Error messages contain the config field ``where`` and ``kind``.
+    The object must satisfy ``admits``. Errors contain ``where`` (a config field) and ``kind``.
 
     Raises:
       ConfigError: if the module is not loaded, the name is missing, or the kind is wrong.

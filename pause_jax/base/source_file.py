@@ -108,7 +108,7 @@ def parsed(
     """Read a file, store its parsed content in ``tables``, and return its SHA-256.
 
     A traced program cannot read files. Instead, it looks up the content in ``tables``, under the
-    digest followed by ``part``. ``part`` distinguishes between tables from one file. ``where``
+    digest followed by ``part``. ``part`` distinguishes tables from the same file. ``where``
     is the config field, such as ``latency``. ``path`` may be relative to the working directory.
 
     Raises:

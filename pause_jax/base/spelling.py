@@ -19,7 +19,7 @@ def shown(value: Any) -> str:
     """Return the repr of a value on one line of at most 200 characters."""
     try:
         text = one_line(repr(value))
-    except ValueError:  # Python does not print integers of more than 4,300 digits
+    except ValueError:  # raised for integers with more than 4,300 digits
         text = f"{type(value).__name__} of thousands of digits"
     return text if len(text) <= 200 else f"{text[:197]}..."
 

@@ -1,4 +1,4 @@
-"""Signals that are recorded when received, and raised later as KeyboardInterrupt."""
+"""Deferred stop signals, recorded on receipt and raised later as KeyboardInterrupt."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_stop() -> None:
 
 
 def as_completed(futures: Iterable[Any]) -> Iterator[Any]:
-    """Yield futures or submitit jobs as they finish, and check for signals in between."""
+    """Yield futures or submitit jobs as they finish, checking for signals while waiting."""
     pending = set(futures)
     # A reference to a future keeps its result in memory, and may make Dask rerun its task.
     del futures

@@ -6,9 +6,9 @@ Fields come in three kinds:
 * ``static(...)``: a compile-time constant. A new value usually triggers recompilation.
 * ``node(...)``: a nested config.
 
-``pause_jax.base.checks`` validates fields when a run starts. The constructor cannot do this,
-because some rules need the whole config, and because values are tracers if a config is built under
-``jit``. JAX also rebuilds configs without calling the constructor.
+``pause_jax.base.checks`` validates fields when a run starts. The constructor cannot validate them,
+because some rules need the whole config, and values may be tracers under ``jit``. JAX also rebuilds
+configs without calling the constructor.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def static(*, default: Any, kind: type | None = None, **rule: Any) -> Any:
     """Declare a compile-time constant, such as an int, a string or a tuple of floats.
 
     ``kind`` is the type of the value or of a tuple's entries (default: inferred from ``default``).
-    If ``default`` is None, pass ``kind``. ``rule`` is passed to :class:`Rule`.
+    ``kind`` is required if ``default`` is None. ``rule`` is passed to :class:`Rule`.
     """
     if default is None and kind is None:
         raise TypeError("static(default=None): must also set kind")
@@ -118,9 +118,9 @@ def node(*, factory: Callable[[], Any], of: type, optional: bool = False) -> Any
 class PyTree:
     """Base class for frozen, keyword-only dataclasses that are pytrees.
 
-    Subclasses are registered as custom nodes. With ``jax.tree_util.register_dataclass`` (and hence
-    ``flax.struct``), JAX 0.10 and 0.12 treat the structures of two different classes with equal
-    fields as equal. ``jit`` may then run the code of the wrong class.
+    Subclasses are registered as custom nodes, because ``jax.tree_util.register_dataclass`` (used by
+    ``flax.struct``) gives different classes with equal fields the same tree structure in JAX 0.10
+    and 0.12. ``jit`` could then run the code of the wrong class.
     """
 
     def __init_subclass__(cls) -> None:
@@ -148,9 +148,9 @@ class PyTree:
 
 
 def _attributes(custom: list[type]) -> tuple[Any, ...]:
-    """Return the class attributes of custom classes, for the tree structure.
+    """Return the class attributes of custom classes in hashable form.
 
-    JAX then recompiles if a class attribute changes, instead of reusing an old program.
+    The tree structure includes them, so JAX recompiles if a class attribute changes.
     """
     return tuple(
         (name, _fixed(value))
@@ -177,8 +177,8 @@ class Sizes(NamedTuple):
 
     Attributes:
       num_clients: K, number of clients.
-      num_selected: number of clients that the policy should choose at a time (m by default).
-      cohort_size: number of clients that the policy chooses at a time (K for the ``all`` policy).
+      num_selected: requested number of clients per choice (m unless ``clock.open_slots`` is set).
+      cohort_size: actual number of clients per choice (K for the ``all`` policy).
     """
 
     num_clients: int
@@ -285,8 +285,8 @@ def nested(config: Config, path: str = "") -> Iterator[tuple[str, Config]]:
 def no_field(name: str, part: Any, path: str, whole: Config) -> str:
     """Return the message for an unknown field of ``part``, with a suggestion and the known fields.
 
-    ``path`` is the dotted path of ``part`` in ``whole``, empty for ``whole`` itself. The suggestion
-    may be a field elsewhere in ``whole``.
+    ``path`` is the dotted path of ``part`` in ``whole`` (empty if they are the same config). The
+    suggestion may be a field elsewhere in ``whole``.
     """
     known = [field.name for field in dataclasses.fields(part)] if isinstance(part, Config) else []
     trees = [(part, path), (whole, "")] if known else []

@@ -52,13 +52,13 @@ def audit(
 ) -> None:
     """Audit mechanisms by estimating a lower bound on their actual epsilon.
 
-    The exit status is 1 if a lower bound exceeds the claim. A pass is not a proof, because other
-    attacks may be stronger and no lower bound can exceed the resolution. If all claims are true,
-    the probability of a false alarm is at most 5 %. If a bound is close to the claim, repeat the
-    audit with a different seed. If a mechanism has a delta, audit it with a large delta, such as
-    --set delta=0.1. At 1e-5, the events that reveal a violation are too rare.
+    The exit status is 1 if a lower bound exceeds the claim. Passing the audit does not prove a
+    claim, because other attacks may be stronger and no lower bound can exceed the resolution. If
+    all claims are true, the probability of a false alarm is at most 5 %. If a bound is close to the
+    claim, repeat the audit with a different seed. If a mechanism has a delta, set a large one, as
+    in --set delta=0.1. With a delta of 1e-5, the events that reveal a violation are too rare.
     """
-    # Imported late, because scipy.stats takes half a second to import.
+    # Import lazily, because scipy.stats takes half a second to import.
     from pause_jax.privacy import audit as audits
 
     chosen = _chosen(mechanism, change)

@@ -18,7 +18,7 @@ from pause_jax.config.presets import PRESETS
 from pause_jax.privacy import NoPrivacy
 
 _COMPARED = Source(policy="pause,sa_pause,random,fastest,all,all:none")
-# Three seeds are too few for significant differences in the default comparison.
+# Three seeds are too few to find significant differences in the default comparison.
 _FIVE_SEEDS = Request(seeds=5)
 _ONE_SEED = Request(seeds=1)
 

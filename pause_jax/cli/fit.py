@@ -22,7 +22,7 @@ from pause_jax.world.latency.measured import parse
 if TYPE_CHECKING:
     from pause_jax.analysis.fleet import Fleet, Test
 
-# Median of the clients' mean latencies, in seconds, above which the unit may be milliseconds.
+# If the clients' median latency exceeds this number of seconds, the unit may be milliseconds.
 LONG = 600.0
 
 
@@ -40,13 +40,13 @@ def fit(
 ) -> None:
     """Describe the distribution, drift and autocorrelation of measured latencies.
 
-    Each line of the file is one participation: client, seconds and, optionally, round or time.
+    Each line of the file describes a participation (client, seconds and optional round or time).
     """
     if out is not None and os.path.lexists(out):
         raise ConfigError(f"--out {out}: already exists. Choose another --out.")
     content = content_of("fleet", str(file))
     measured = parse(content, str(file), "fleet", drop_bad_lines=drop_bad_lines)
-    # Imported after the file is validated, because scipy.stats takes a second to import.
+    # Import after the file is validated, because scipy.stats takes a second to import.
     from pause_jax.analysis import fleet
 
     found = fleet.fit(measured)
@@ -108,7 +108,7 @@ def sentences(found: Fleet) -> list[str]:
         lines.append(
             "WARNING: the rounds are not independent and identically distributed, but UCB, "
             "Thompson sampling and the regret bounds assume that they are. Try pause_discounted, "
-            "which discounts old measurements, on the file itself: "
+            "which discounts old measurements, with latencies from the file: "
             "--set latency=traces --set latency.order=played."
         )
     best = found.laws[0].name

@@ -40,12 +40,12 @@ def gauntlet(
         int, typer.Option(help="Number of random stored runs to replay and compare.", min=0)
     ] = 0,
 ) -> None:
-    """Run a policy on the benchmark, and compare it with the benchmark's policies.
+    """Run a policy on the benchmark, and compare it with the stored results of other policies.
 
-    Only your policy runs. The result folder contains its standings (standings.csv, .md and .tex), a
-    heat map of all policies (heatmap.pdf) and all readings (scores.nc).
+    The result folder contains the policy's standings (standings.csv, .md and .tex), a heat map of
+    all policies (heatmap.pdf) and all scores (scores.nc).
     """
-    # Imported late because xarray and matplotlib take a second to import.
+    # Import lazily, because xarray and matplotlib take a second to import.
     from pause_jax.analysis.gauntlet import board, picture, standings
 
     fleets = None if only is None else only.split(",")
@@ -53,7 +53,7 @@ def gauntlet(
         replayed = board.verify(verify, only=fleets)
         typer.echo(replayed.to_string(index=False))
         equal = int(replayed["equal"].sum())
-        typer.echo(f"{equal} of {verify} replayed runs match the stored readings.")
+        typer.echo(f"{equal} of {verify} replayed runs match the stored results.")
     if policy is None:
         if not verify:
             raise ConfigError("Pass a policy name or a Python file, or use --verify.")
@@ -94,7 +94,7 @@ def _found(text: str) -> PolicyConfig:
         key: entry
         for key, entry in entries.items()
         if isinstance(entry, type) and issubclass(entry, PolicyConfig)
-        # Exclude the classes that the file imports.
+        # Exclude imported classes.
         if entry.__module__ == entries["__name__"]
     }
     chosen = {key: entry for key, entry in classes.items() if name in ("", key)}

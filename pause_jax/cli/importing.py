@@ -62,7 +62,7 @@ def import_files(
         ids=ids_of(str(ids)) if ids else (),
         columns=_columns(columns),
     )
-    # Imported late, because the sources need packages that other commands do not need.
+    # Import lazily, because some sources need packages that other commands do not.
     imported = importlib.import_module(f"pause_jax.importers.{SOURCES[source]}").read(request)
     for path in imported.write(out):
         typer.echo(f"{path}  {_NEXT.get(path.name, '').format(path)}".rstrip())

@@ -1,4 +1,4 @@
-"""Entry point of the ``pause-jax`` command-line program. Runs commands and sets the exit status."""
+"""Entry point of the ``pause-jax`` program, which runs commands and sets the exit status."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pause_jax.cli import output
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
-# Module in ``pause_jax.cli`` and function of each command.
+# Function that implements each command, as MODULE.FUNCTION in ``pause_jax.cli``.
 COMMANDS = {
     "compare": "compare.compare",
     "run": "compare.run",
@@ -112,7 +112,7 @@ def main() -> None:
         with warnings.catch_warnings():
             print_once = functools.cache(_print_warning)
             warnings.showwarning = lambda message, *_, **__: print_once(str(message))
-            # No option before the command takes a value, so the first word is the command.
+            # Options before the command take no values, so the first non-option is the command.
             words = [word for word in sys.argv[1:] if not word.startswith("-")]
             program(words[:1])()
     except OSError as error:

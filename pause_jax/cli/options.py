@@ -105,7 +105,7 @@ class Output:
 class Request(Output):
     """Command-line options for execution and output."""
 
-    # With more seeds, the keys alone would fill the memory.
+    # With more seeds, the keys alone could exhaust memory.
     seeds: int = option(
         3,
         "Number of independent runs per config, with the same seeds for all configs.",

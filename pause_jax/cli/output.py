@@ -41,7 +41,7 @@ def print_error(message: str) -> None:
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """Record the first stop signal for ``check_stop``. A second signal ends the process at once.
+    """Record the first stop signal for ``check_stop``. A second signal kills the process.
 
     Raises:
       SystemExit: if a signal arrives before the first run or after the last run.

@@ -1,4 +1,4 @@
-"""Result folder: created before the runs, filled after the runs and reused by ``--resume``."""
+"""Result folder, created before the runs, filled after them and reused by ``--resume``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LONGEST_NAME = 200
 
 
 class Run(TypedDict, total=False):
-    """Content of ``run.json``, including a result's command and seeds."""
+    """Contents of ``run.json``, including a result's command and seeds."""
 
     command: str
     seed: int
@@ -36,7 +36,7 @@ class Run(TypedDict, total=False):
 
 
 def check_name(name: str) -> None:
-    """Raise ConfigError unless a result's name is a valid name for a folder inside ``--out``."""
+    """Raise ConfigError unless a result's name is a valid folder name."""
     plain = name not in ("", ".", "..") and name.isprintable() and not set(name) & set("/\\:")
     if not plain or len(name.encode()) > _LONGEST_NAME:
         raise ConfigError(
@@ -51,7 +51,7 @@ def reserve(root: pathlib.Path, name: str, *, explicit: bool) -> pathlib.Path:
     Args:
       root: folder of all results.
       name: name of the result.
-      explicit: whether the user chose the name. If not, a number is appended to a name in use.
+      explicit: whether the user chose the name. If not, a number is appended if the name is taken.
 
     Raises:
       ConfigError: if an explicit name is already in use, or the folder cannot be created.
@@ -82,7 +82,7 @@ def _numbered(name: str) -> Iterator[str]:
 
 
 def check_links(folder: pathlib.Path) -> None:
-    """Raise ConfigError if a result folder is or contains a link, which may lead elsewhere."""
+    """Raise ConfigError if a result folder is or contains a link, which could point anywhere."""
     for path in (folder, *folder.rglob("*")):
         if path.is_symlink():
             raise ConfigError(
@@ -118,7 +118,7 @@ def give_back(folder: pathlib.Path) -> None:
 
 
 def save(result: xr.Dataset, folder: pathlib.Path, about: Mapping[str, Any]) -> None:
-    """Write ``data.nc``, ``configs/<config>.toml`` and ``run.json`` with ``about``.
+    """Write ``data.nc``, ``configs/<config>.toml`` and ``about`` (as ``run.json``).
 
     The folder is created if missing.
     """
@@ -143,7 +143,7 @@ def save_data(result: xr.Dataset, folder: pathlib.Path) -> None:
 
 
 def about(folder: pathlib.Path) -> Run:
-    """Return the content of ``run.json``, or an empty mapping if the file is missing.
+    """Return the contents of ``run.json``, or an empty mapping if the file is missing.
 
     Raises:
       ConfigError: if the file is damaged.

@@ -29,7 +29,7 @@ def changed(config: C, changes: Iterable[str] | None) -> C:
 
 
 def base_config(base: str, source: Source) -> SimConfig:
-    """Return the config of a preset or a file, changed as the options specify."""
+    """Return the config of a preset or a file, with the changes that the options specify."""
     policy, colon, mechanism = (source.policy or "").partition(":")
     if base in PRESETS:
         named_policy = {"policy": policy} if policy else {}
@@ -77,7 +77,7 @@ def grid(config: SimConfig, vary: list[str]) -> dict[str, SimConfig]:
         axes.append([(path, text, config_file.parse_value(config, path, text)) for text in texts])
     if (number := math.prod(map(len, axes))) > MOST:
         raise ConfigError(
-            f"--vary: gives {number} configs, but at most {MOST} are allowed. List fewer values."
+            f"--vary: defines {number} configs, but at most {MOST} are allowed. List fewer values."
         )
     # Label each path with its last word, unless two paths end in the same word.
     short = {axis[0][0]: axis[0][0].rpartition(".")[2] for axis in axes}

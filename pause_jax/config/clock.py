@@ -68,12 +68,12 @@ class Synchronous(Clock):
 class Asynchronous(Clock):
     """Overlapping rounds, in which the server steps after every ``buffer``-th client answer.
 
-    With this clock, ``SimConfig.num_rounds`` is the number of server steps. With O = 1, events
-    occur in the order of FedAsync if B = 1, and of FedBuff if 1 < B < C. With B = C = O and no
-    pace, a run is equivalent to one with :class:`Synchronous`, and uses the same program.
+    With this clock, ``SimConfig.num_rounds`` is the number of server steps. With O = 1, the
+    order of events is that of FedAsync if B = 1, and that of FedBuff if 1 < B < C. If B = C = O and
+    ``pace`` is None, the clock is equivalent to :class:`Synchronous`, and uses the same program.
 
     Attributes:
-      concurrency: C, maximum number of clients in flight (started, but yet to answer; static).
+      concurrency: C, maximum number of clients in flight (started, but not yet finished; static).
       buffer: B, number of answers that triggers a server step (static).
       open_slots: O, number of slots that must be free before clients start, and number of clients
         that the policy then chooses; None for ``num_selected`` (static).

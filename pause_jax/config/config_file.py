@@ -38,10 +38,10 @@ LARGEST = 10 * 2**20
 def to_dict(config: Config) -> dict[str, Any]:
     """Convert a config to nested dicts of plain values, with the ``name`` of each nested config.
 
-    Fields that are None are omitted if None is also their default.
+    Fields whose value and default are both None are omitted.
 
     Raises:
-      ConfigError: if a custom config class has no ``name`` by which a file could refer to it.
+      ConfigError: if a custom config class has no ``name``, which files need to refer to it.
     """
     own = vars(type(config)).get("name")
     table: dict[str, Any] = {"name": own} if own else {}
@@ -184,7 +184,7 @@ def _filled(config: C, table: dict[str, Any], path: str) -> C:
 def _node(path: str, value: Any, field: dataclasses.Field[Any]) -> Any:
     """Build a nested config of the field's declared type from a table or a name.
 
-    A table may omit the name if the field's default is an instance of the declared class itself.
+    A table may omit the name if the field's default is an instance of exactly the declared class.
     """
     rule = field.metadata["rule"]
     if isinstance(value, str):

@@ -2,7 +2,7 @@
 
 Each preset takes ``policy`` by name or as a config and returns a :class:`SimConfig`. Change a field
 with ``config.replace(...)`` or ``config.override({"reward.gamma": 0.0})``. Sources: PAUSE section V
-and its authors' code; BSFL Table 3, Figs. 5-6, 8-9 and 11-12 (``docs/reproduction.md``).
+and the authors' code; BSFL Table 3, Figs. 5-6, 8-9 and 11-12 (``docs/reproduction.md``).
 ``digits_small`` and ``phones`` need no download.
 """
 
@@ -134,8 +134,8 @@ def bsfl_fashion_noniid(policy: AnyPolicy = "bsfl", data_dir: str | None = None)
 def bsfl_cifar10(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
     """Configure i.i.d. CIFAR-10, ResNet-18 (batch norm), K = 500, m = 25 (BSFL Fig. 9, Tables 1-2).
 
-    See bsfl_fashion for details. A round and an evaluation each take about 100 CPU seconds. Reduce
-    ``learning.model.width`` for faster runs.
+    See bsfl_fashion for details. A round and an evaluation each take about 100 s of CPU time.
+    Reduce ``learning.model.width`` for faster runs.
     """
     data, model = Cifar10(data_dir=data_dir), ResNet18(norm="batch")
     return _bsfl_images(policy, data, model, 9e-5, num_rounds=400)

@@ -24,7 +24,7 @@ class SimConfig(Config):
     """Complete configuration of a simulation, apart from its key.
 
     Changing a static field triggers recompilation, except for ``num_rounds`` and ``eval_every`` in
-    most runs without custom parts. All non-static numbers can be swept and vmapped.
+    most runs without custom components. All non-static numbers can be swept and vmapped.
 
     Attributes:
       num_clients: K, number of clients (static).
@@ -32,29 +32,29 @@ class SimConfig(Config):
       num_rounds: T, maximum number of rounds, or of server steps if rounds overlap (static).
       clock: clock that determines when clients start and when the server steps.
       max_seconds: simulated seconds after which no round starts; None for no limit. The last round
-        may end later, as in the PAUSE authors' code. The remaining rounds are not played and spend
-        no budget (see ``Result.played``).
+        may end later, as in the PAUSE authors' code. The remaining rounds are skipped and spend no
+        budget (see ``Result.played``).
       eval_every: number of rounds between model evaluations (static). The model is also evaluated
-        after the last round played.
+        after the last simulated round.
       track_regret: whether to compute the genie's choice and the regret in every round (static).
       policy: policy that chooses the clients.
-      shuffle_clients: whether each run shows the clients to the policy in a random order, so that
-        client numbers are uninformative. Results keep the original numbers (static).
+      shuffle_clients: whether the policy sees the clients in a random order in each run, making
+        client numbers uninformative. Results use the original numbers (static).
       reward: parameters of the reward, which also determine the regret.
       latency: latency model.
       availability_trace: trace of client connections; None if clients are always connected.
       availability: probability that a connected client is available in a round, independently of
         other clients and rounds.
       dropout: probability that a chosen client drops out of a round, independently of other clients
-        and rounds; None for no drop-outs. The server notices only when the answer is due. The
-        participation still counts and spends budget, because the update may have been sent.
+        and rounds; None for no drop-outs. The server notices a drop-out only when the answer is
+        due. The participation counts and spends budget, because the update may have been sent.
       deadline: maximum seconds from the choice of clients to the end of a round; None for no limit.
       wait_for: number of received updates that ends a round, for over-selection; None to wait for
         all chosen clients (static).
-      stale_updates: handling of an update that is on its way when its round ends. With ``lost``,
-        the server tells the client to stop. With ``next``, the server includes the update in the
-        next round's weighted average. Client state (``keep_optimizer_state``) is saved only
-        if the update reaches the server, in time or late (static).
+      stale_updates: handling of updates that have not arrived when their round ends. With ``lost``,
+        the server tells the clients to stop. With ``next``, the server includes the updates in the
+        next round's weighted average. Client state (``keep_optimizer_state``) is saved only if the
+        client's update reaches the server, in time or late (static).
       privacy: mechanism that releases updates, with its budget schedule.
       when_spent: handling of clients with a spent budget. These clients release nothing. With
         ``exclude``, policies cannot choose them. With ``drop``, policies may choose them, and they
@@ -171,7 +171,7 @@ def loaded(config: SimConfig) -> SimConfig:
 
 
 def with_budgets(config: SimConfig, key: Array) -> SimConfig:
-    """Return the config with each client's budget, drawn using a ``key`` from ``keys.budgets``."""
+    """Return the config with each client's budget, drawn with ``key`` (see ``keys.budgets``)."""
     mechanism = config.privacy
     own = mechanism.budget.of_clients(key, config.num_clients)
     return config.replace(privacy=mechanism.with_budget(own))

@@ -90,8 +90,8 @@ class Selector:
     Attributes:
       config: config of the simulation, with its files loaded.
       client_ids: ids of clients 0, ..., K - 1. Dicts and lists of clients use these ids.
-      round: number of rounds for which :meth:`ask` was called, including an open round.
-      counts: int [K], number of releases charged to each client, including an open round.
+      round: number of rounds started with :meth:`ask`, including any open round.
+      counts: int [K], number of releases charged to each client, including any open round.
       queried: int [K], number of questions that each client has answered.
       budget: float [K], total epsilon (eps_bar) of each client; infinite if unlimited.
       num_parameters: number of entries in an update; 0 if unknown.
@@ -115,7 +115,7 @@ class Selector:
             provides ``min_latency`` and the quantities that the policy assumes known. Clients with
             a spent budget are always excluded, regardless of ``when_spent``.
           key: typed PRNG key. A simulation with the same key and feedback makes the same choices.
-          data: data set, as in ``simulate``. With ``data_size``, neither it nor the model is read.
+          data: data set, as in ``simulate``. If ``data_size`` is set, no data or model is read.
           data_size: number of samples of each client [K] (default: from the config's data, or 1
             if ``config.learning`` is None).
           quality: data quality of each client [K], > 0 and, in BSFL, at most 1 (default: 1).
@@ -125,7 +125,7 @@ class Selector:
           ids: client ids [K] (default: the ids in the config's data and files, or 0 .. K - 1).
 
         Raises:
-          ConfigError: if config, key or data are invalid, or sizes or ids do not match the config.
+          ConfigError: if an argument is invalid, or sizes or ids do not match the config.
         """
         if isinstance(key, jax.core.Tracer):
             raise ConfigError("key is traced: a Selector has state. Create it outside jit.")
@@ -185,7 +185,7 @@ class Selector:
 
     @property
     def reads(self) -> frozenset[str]:
-        """Readings for :meth:`tell` that the policy uses (``loss``, ``square_loss``, ``update``).
+        """Arguments of :meth:`tell` that the policy uses (``loss``, ``square_loss``, ``update``).
 
         Updates are not needed if ``num_parameters`` is 0.
         """
@@ -213,7 +213,7 @@ class Selector:
     def _asked(
         self, query: Query, present: NDArray[np.bool_]
     ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """Return each slot's client, int [d], and a mask of the slots with a question, bool [d]."""
+        """Return each slot's client, int [d], and a mask of the slots to query, bool [d]."""
         key = keys.question_and_choice(keys.choice(self._key, self.round + 1))[0]
         next_round = jnp.int32(self.round + 1)
         clients, asked = query.ask(key, self._state, next_round, jnp.asarray(present))
@@ -232,8 +232,8 @@ class Selector:
         Args:
           available: ids of the clients that can be chosen (default: all). Clients with a spent
             budget are always excluded.
-          answers: each queried client's answer to :meth:`question`: a loss, or features [F]. If a
-            loss is missing, the policy learns nothing about the client. Features are mandatory.
+          answers: each queried client's answer to :meth:`question` (a loss, or features [F]). If a
+            loss is missing, the policy learns nothing about the client. Features are required.
 
         Raises:
           ConfigError: if an id is unknown, the previous round is open, or ``answers`` is invalid.
@@ -291,8 +291,8 @@ class Selector:
           update: released update of each client, [d] with d = ``num_parameters``, for a policy that
             reads updates.
           failed: seconds that the server waited for each client that did not answer. The policy
-            treats them as latencies. The policy learns nothing about a chosen client that is in
-            neither ``seconds`` nor ``failed``.
+            treats these times as latencies. The policy learns nothing about a chosen client that
+            is in neither ``seconds`` nor ``failed``.
           idle: chosen clients known to have released nothing. Their charge for this round is
             refunded. All other chosen clients remain charged, including failed clients.
 
@@ -444,7 +444,7 @@ class Selector:
         return selector
 
     def _restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Restore the state from a file's arrays. Raise ConfigError if their structure differs."""
+        """Restore the state from saved arrays. Raise ConfigError if their structure is wrong."""
         self.round = int(arrays["round"])
         self.counts = arrays["counts"]
         self.queried = arrays["queried"]
@@ -494,7 +494,7 @@ class Selector:
         return self._number[client]
 
     def _by_number(self, name: str, values: Any, known: Collection[int], what: str) -> Any:
-        """Key ``values`` by client number. Raise ConfigError for a client outside ``known``."""
+        """Return ``values`` by client number. Raise ConfigError for a client outside ``known``."""
         by_number = {}
         for client in values:
             number = self._number_of(name, client)

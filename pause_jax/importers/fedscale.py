@@ -36,7 +36,7 @@ _LINE = 200
 # A client's intervals, and the period after which they repeat, in seconds.
 _Trace = tuple[list[tuple[float, float]], float]
 _CAPACITY, _BEHAVIOUR = {"computation", "communication"}, {"active", "inactive", "finish_time"}
-# A gradient takes three times as long as inference (FedScale's `augmentation_factor`).
+# Computing a gradient takes three times as long as inference (FedScale's `augmentation_factor`).
 _GRADIENT = 3.0
 
 
@@ -104,7 +104,7 @@ def _trace(entry: Any) -> _Trace:
 
 
 def _intervals(request: Request, traces: Sequence[_Trace]) -> tuple[Rows, str]:
-    """Return the table of intervals and a note that states its period.
+    """Return the table of intervals, and a note that states the period.
 
     The longest trace defines the period. Shorter traces repeat, as in FedScale's simulator.
     """
@@ -142,8 +142,8 @@ class _NumbersOnly(pickle.Unpickler):
 def _pickle_of(path: pathlib.Path) -> Any:
     """Load a pickle file of lists, tuples, dictionaries, strings, ints and floats.
 
-    Unpickling may call any class or function that the file names, so every name is rejected, even
-    the names needed to load a NumPy array.
+    Unpickling can call any class or function named in the file, so every name is rejected, even
+    those needed to load NumPy arrays.
     """
     content = content_of("FILE", str(path))
     try:

@@ -1,4 +1,4 @@
-"""Arguments and result of an import, and functions that importers share."""
+"""Arguments and result of an import, and functions shared by the importers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Request(NamedTuple):
     Attributes:
       paths: paths of the downloaded files.
       clients: maximum number of clients to draw at random; None for all clients.
-      seed: random seed for drawing clients.
+      seed: seed for the random choice of clients.
       ids: client ids to assign; empty for 0, 1, ... or if the file contains client ids.
       columns: column names of the file, keyed by the library's column names.
     """
@@ -69,9 +69,9 @@ class Request(NamedTuple):
         return np.sort(np.random.default_rng(self.seed).choice(known, number, replace=False))
 
     def kept(self, users: Collection[str]) -> set[str]:
-        """Return up to ``clients`` users: those with the smallest seeded hashes.
+        """Return the users with the smallest seeded hashes, at most ``clients`` of them.
 
-        Selecting after each file therefore gives the same users as selecting once from all files.
+        The users are the same whether they are selected after each file or once at the end.
 
         Raises:
           ConfigError: if the request has ``ids``.
@@ -156,5 +156,5 @@ def parsed(
 
 
 def refuse(path: pathlib.Path, rule: str) -> NoReturn:
-    """Raise a ConfigError that names the file and the ``rule`` that it breaks."""
+    """Raise a ConfigError that states the file's path and the violated ``rule``."""
     raise ConfigError(f"FILE = {str(path)!r}: {rule}.")

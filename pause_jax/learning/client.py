@@ -73,8 +73,8 @@ def train_locally(
 ) -> tuple[Variables, optax.OptState, LocalLoss]:
     """Train one client and return its update h_k = local - global, optimiser state and losses.
 
-    If not None, ``beside`` holds the step counts [n] of all clients trained side by side. In each
-    pass, all clients run as many steps as the client with the most. Surplus steps have no effect.
+    ``beside`` contains the step counts [n] of all clients in the batch; None if equal or unbatched.
+    In each pass, all clients run the batch's maximum number of steps. Surplus steps have no effect.
     """
     import optax
 
@@ -148,7 +148,7 @@ def train_locally(
 def visiting_order(
     training: LocalTraining, partition: Partition, client: Array, key: Array, number: Array
 ) -> Array:
-    """Return a client's sample numbers for pass ``number`` in random order, int [n].
+    """Return the indices of a client's samples for pass ``number`` in random order, int [n].
 
     If the client has more than ``max_samples`` samples, the pass covers a cyclic window of its data
     that starts at a random position. n is ``max_samples``, rounded up to full batches.

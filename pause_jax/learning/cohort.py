@@ -15,12 +15,12 @@ from pause_jax.learning.client import LocalTraining
 from pause_jax.learning.learner import Variables, sent_part, trained_part
 from pause_jax.learning.work import Steps
 
-# Maximum bytes for clients trained side by side. On a CPU, training is fastest if their memory
-# fits in the cache. On accelerators, the limit bounds memory use. See docs/engineering_log.md.
+# Maximum memory of clients trained in parallel, in bytes. On a CPU, training is fastest if this
+# memory fits in the cache. On accelerators, it bounds memory use. See docs/engineering_log.md.
 CPU_BYTES = 16 * 2**20
 ACCELERATOR_BYTES = 2**30
 
-# (slot, steps of all clients trained side by side or None for one client) -> training result.
+# Function (slot, step counts of all clients in the batch or None) -> training result.
 Train = Callable[[Any, Steps | None], Any]
 
 
@@ -28,8 +28,8 @@ class Execution(NamedTuple):
     """Execution options for cohort training, which affect results only through rounding errors.
 
     Attributes:
-      client_batch: maximum number of clients trained side by side (1: one after another); by
-        default based on the memory that one client needs.
+      client_batch: maximum number of clients trained in parallel (1: one after another; default:
+        based on the memory that one client needs).
       mesh: device mesh whose ``client`` axis divides a cohort among devices; None for one device.
       precision: precision of matrix products in the clients' training, as in
         ``jax.default_matmul_precision``; None for the device's default. All other matrix
@@ -71,7 +71,7 @@ def map_clients(
 ) -> Any:
     """Map ``train`` over the slots of a cohort and return the results, with leaves [m, ...].
 
-    ``steps`` holds each slot's step counts [m] (total 0 if empty), or is None if all are equal.
+    ``steps`` contains the slots' step counts [m] (total 0 for empty slots; None if all are equal).
     """
 
     def train_all(work: tuple[Any, Steps | None]) -> Any:

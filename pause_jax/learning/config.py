@@ -58,11 +58,11 @@ class Learning(Config):
       partition: assignment of training samples to clients.
       task: learning task; by default inferred from the targets (labels, floats or tokens).
       model: model architecture.
-      trained: trained part of the model: ``"all"``, ``"head"``, a regular expression for leaf paths
-        such as ``hidden_0/kernel``, or :class:`Lora`. All other weights are frozen and not sent.
+      trained: weights to train: ``"all"``, ``"head"``, a regular expression for leaf paths such as
+        ``hidden_0/kernel``, or :class:`Lora`. All other weights are frozen and not sent.
       start: initial weights, keyed by leaf path: an ``.npz`` or ``.safetensors`` file, an Orbax
         checkpoint folder or, in Python, nested dicts of arrays; None to draw all weights.
-      start_missing: rule for leaves missing from ``start``: ``error``, or ``initial`` to draw them.
+      start_missing: ``error`` if ``start`` must have all leaves, ``initial`` to draw missing ones.
       optimizer: client optimiser (static): an optax name such as ``adam``. In Python, it can also
         be a ``GradientTransformation`` (fixed rate) or a function of the rate that returns one.
       learning_rate: learning rate of the clients in round 1.
@@ -71,15 +71,15 @@ class Learning(Config):
       epochs: number of passes over a client's data per round, each in a new random order. Fractions
         of a pass are rounded up to whole steps.
       local_steps: local steps per round, instead of ``epochs``. Clients cycle through their data.
-      max_steps: maximum number of local steps per round and per pass. A pass that would need more
-        steps covers only a random part of the client's data.
-      work: law of the factors that multiply each client's ``epochs`` or ``local_steps``.
+      max_steps: maximum number of local steps in each round and in each pass. A pass that would
+        need more steps covers only a random part of the client's data.
+      work: distribution of the factors that multiply each client's ``epochs`` or ``local_steps``.
       aggregation: ``fedavg`` averages updates (PAUSE (2)). ``fednova`` divides each update by its
         gradient weight ``|a_i|_1`` and multiplies the mean by the mean weight (Wang et al., 2020).
         Clients with more steps therefore do not dominate. Clipping and noise apply to the divided
-        updates. Epsilon covers these updates but not the number of steps (assumed public).
-      keep_optimizer_state: whether a client keeps its optimiser state until its next round (as in
-        the authors' code). If False, every round starts with a new state.
+        updates. Epsilon accounts for these updates but not for the step counts (assumed public).
+      keep_optimizer_state: whether clients keep their optimiser state between rounds (as in the
+        authors' code). If False, every round starts with a new state.
       proximal: coefficient mu of ``mu / 2 |w - w_global|^2``, which FedProx (Li et al., 2020) adds
         to the local loss; None for no proximal term.
       server: server optimiser.
@@ -89,7 +89,7 @@ class Learning(Config):
         ``server_loss`` for policies. Test metrics exclude these samples.
       holdout: share of each client's samples (at least one sample) that is held out from training
         to score the model on the client's data (``record=("client_accuracy",)``). A client with a
-        single sample trains on this sample and has no score.
+        single sample trains on it and has no score.
     """
 
     data: DataConfig = node(factory=Digits, of=DataConfig)
@@ -155,9 +155,9 @@ class Learning(Config):
             )
 
     def load(self, num_clients: int, data: Dataset | None = None) -> Dataset:
-        """Load the data set, or raise ConfigError if it does not suit the clients, task or model.
+        """Load the data set and check its compatibility with the clients, the task and the model.
 
-        If ``data`` is not None, it replaces the config's data set. ``num_clients`` is K.
+        If not None, ``data`` replaces the config's data set. Raises ConfigError if a check fails.
         """
         whose = f" of {self.data.name}" if data is None else ""
         data = checked(self.data.load() if data is None else data)
@@ -195,7 +195,7 @@ class Learning(Config):
     def cut_steps(self, size: int) -> int:
         """Return how many steps a client of ``size`` samples needs, or 0 if ``max_steps`` suffices.
 
-        Also returns 0 for up to one epoch per round and for traced ``epochs`` or ``work``.
+        Also returns 0 if a round has at most one epoch, or if ``epochs`` or ``work`` is traced.
         """
         numbers = (self.epochs, *jax.tree.leaves(self.work))
         if any(isinstance(x, jax.core.Tracer) for x in numbers):
@@ -217,10 +217,10 @@ class Learning(Config):
 
         Args:
           data: data set returned by :meth:`load`.
-          num_clients: K.
+          num_clients: number of clients K.
           execution: execution options for cohort training; by default ``Execution()``.
         """
-        assert data is not None, "Learning.build requires the data that Learning.load returns"
+        assert data is not None, "Learning.build requires the data returned by Learning.load"
         largest = self.partition.max_size(self.num_samples(data), num_clients)
         if self.holdout:
             largest -= int(num_held_out(np.asarray(largest), self.holdout, np))
@@ -280,12 +280,12 @@ class Learning(Config):
         return LocalWork(self.batch_size, self.max_steps, self.epochs, self.local_steps)
 
     def local_samples(self, size: Array, factors: Array | None = None) -> Array:
-        """Return the number of samples per round, float [K], for clients with ``size`` samples."""
+        """Return how many samples clients with ``size`` samples process per round, float [K]."""
         work = self.local_work
         return work.samples(size, work.steps(size, factors))
 
     def _checked_task(self, data: Dataset, whose: str) -> Variables:
-        """Check that data, task and model are compatible, and return the variable shapes."""
+        """Check that data, task and model are compatible. Return the model's variable shapes."""
         task = task_of(data) if self.task is None else self.task
         sample = data.sample
         task.check_data(data)
@@ -301,8 +301,8 @@ class Learning(Config):
         of = f"inputs of shape {sample.shape}{whose}"
         if tokens and not self.model.takes_tokens:
             raise ConfigError(
-                f"{where}: requires float inputs, but x_train contains whole numbers, which "
-                "are treated as tokens. Use a token model (gru for next tokens, otherwise a "
+                f"{where}: requires float inputs, but x_train contains integers, which are "
+                "treated as tokens. Use a token model (gru for next-token prediction, otherwise a "
                 "FlaxModel), x.astype(numpy.float32) for features, or numpy.uint8 for pixels."
             )
         # Tracing a deep model takes tenths of a second, so each combination is checked only once.
@@ -344,7 +344,7 @@ class Learning(Config):
 def of_any_data(learning: Any) -> Any:
     """Return ``learning`` without its data source and ``start``, which do not affect compilation.
 
-    A subclass of ``Learning`` may read these fields. Its configs are therefore returned unchanged.
+    Subclasses of ``Learning`` may read these fields, so their configs are returned unchanged.
     """
     if type(learning) is not Learning:
         return learning

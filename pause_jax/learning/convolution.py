@@ -1,7 +1,7 @@
 """Convolution and max-pooling that are fast inside loops and with one kernel per client.
 
 XLA's convolution gradients are slow in loops on a CPU, and ``vmap`` over kernels produces slow
-grouped convolutions. Matrix products with the input patches are used where they are faster.
+grouped convolutions. This module uses matrix products of input patches where they are faster.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FORMS = ("auto", "products", "direct", "xla")
 # On a CPU, ``auto`` selects ``direct`` for at least PATCHES bytes of patches, at least CHANNELS
 # input channels and fewer than FEATURES output features. See docs/engineering_log.md.
 PATCHES, CHANNELS, FEATURES = 6 * 2**20, 16, 256
-# Maximum bytes of patches for ``products`` on a GPU, about twice the largest size measured.
+# Maximum size in bytes of the patches for ``products`` on a GPU, about twice the largest measured.
 PATCHES_ON_GPU = 16 * 2**20
 
 _LAYOUT = ("NHWC", "HWIO", "NHWC")
@@ -46,7 +46,7 @@ def convolve(form: str, x: Array, kernel: Array, stride: int = 1, padding: int =
 def best_form(x: Array, kernel: Array, stride: int, padding: int) -> str:
     """Return the form that ``auto`` selects for these shapes on the default backend.
 
-    On a GPU, ``products`` is selected only for shapes similar to those measured, because XLA in
+    On a GPU, ``products`` is selected only for shapes similar to those benchmarked, because XLA in
     JAX 0.11.2 aborts on the matrix products of a ResNet-18.
     """
     height, width, channels, features = kernel.shape

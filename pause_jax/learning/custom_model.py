@@ -44,13 +44,13 @@ class FlaxModel(Model):
     """Model config for a custom ``flax.linen`` or ``flax.nnx`` module. Create one with :meth:`of`.
 
     Updates of variables other than parameters, such as running statistics, are sent without
-    clipping or noise. ``Result.unnoised`` lists these variables. Dropout is supported. A ``mask``
-    argument of ``__call__`` receives bool [B], False for padding rows of a batch.
+    clipping or noise. ``Result.unnoised`` lists these variables. Dropout is supported. An
+    optional ``mask`` argument of ``__call__``, bool [B], is False for the padding rows of a batch.
 
     Attributes:
       source: linen module, or a class or function that returns a module (static). A string
         "package.module:name" names an imported linen module or module class.
-      arguments: keyword arguments of the class or function, as (name, value) pairs (static).
+      arguments: keyword arguments for the class or function, as (name, value) pairs (static).
     """
 
     name: ClassVar[str] = "flax"
@@ -66,11 +66,11 @@ class FlaxModel(Model):
 
         Args:
           module: linen module, or a class or function that returns a linen or nnx module. A class
-            or function for an nnx module must take ``rngs``.
-          arguments: other keyword arguments of the class or function.
+            or function for an nnx module must accept ``rngs``.
+          arguments: other keyword arguments for the class or function.
 
         Raises:
-          ConfigError: if ``module`` is of another kind, or if the arguments are unhashable or
+          ConfigError: if ``module`` is not supported, or if the arguments are unhashable or
             rejected by the class or function.
 
         Examples:
@@ -114,7 +114,7 @@ class FlaxModel(Model):
         if not _is_linen_module(self._maker) and not callable(self._maker):
             raise ConfigError(
                 f"{where}FlaxModel of {self._label}: must be a linen module, or a class or "
-                "function that returns a linen module, or takes rngs and returns an nnx module."
+                "function that returns a linen module or, given rngs, an nnx module."
             )
         self.network(0)
 

@@ -19,7 +19,7 @@ from pause_jax.base.source_file import check_regular, written
 from pause_jax.base.struct import Config, ConfigError, prefixed, static
 from pause_jax.learning.dataset import Dataset, checked
 
-# Arrays by name. For a data set, the names are arguments of ``Dataset.of``, such as ``x``.
+# Arrays, keyed by name. For a data set, the names are arguments of ``Dataset.of``, such as ``x``.
 Arrays = dict[str, Any]
 _TEST = "test.npz"
 
@@ -39,7 +39,7 @@ class DataConfig(Config):
 
 
 class Given(DataConfig):
-    """Placeholder for arrays passed to ``sweep`` in Python, or for any data (``of_any_data``).
+    """Placeholder for arrays passed to ``sweep`` in Python or for arbitrary data (``of_any_data``).
 
     Attributes:
       digest: SHA-256 of the arrays (``Dataset.digest``).
@@ -170,8 +170,8 @@ def _characters(length: int) -> Dataset:
 class Files(DataConfig):
     """Custom arrays in ``.npz`` files, in the format of :meth:`Dataset.of`.
 
-    A single file holds the arrays ``x``, ``y`` and optionally ``x_test``, ``y_test`` and
-    ``clients``. A folder holds one file per client with ``x`` and ``y``, and optionally the test
+    A single file contains the arrays ``x``, ``y`` and optionally ``x_test``, ``y_test`` and
+    ``clients``. A folder contains one file per client with ``x`` and ``y``, and optionally the test
     set in ``test.npz``. In a folder, client ids are the file names without ``.npz``.
 
     Attributes:

@@ -210,8 +210,8 @@ def _split(arrays: dict[str, NDArray[Any]], share: float, seed: int) -> dict[str
     test = np.sort(test)  # keep the original order, which may be chronological or grouped by client
     if not 0 < len(test) < number:
         raise ConfigError(
-            f"test_share = {share}: gives {len(test)} test samples out of {number}, but must give "
-            "at least one and leave one training sample per client. Pass x_test and y_test."
+            f"test_share = {share}: yields {len(test)} test samples out of {number}, but must "
+            "yield at least one and leave one training sample per client. Pass x_test and y_test."
         )
     train = np.setdiff1d(np.arange(number), test)
     parts = {name: array[train] for name, array in arrays.items()}
@@ -226,7 +226,7 @@ def form(x: Any) -> tuple[tuple[int, ...], Any]:
 
 
 def as_array(name: str, values: Any) -> NDArray[Any]:
-    """Convert to an array, or raise ConfigError for ragged rows, masked entries and dates."""
+    """Convert to an array, or raise ConfigError for ragged rows, masked entries or dates."""
     if np.ma.is_masked(values):
         raise ConfigError(f"{name}: has masked entries. Remove or fill these samples.")
     try:
@@ -241,7 +241,7 @@ def as_array(name: str, values: Any) -> NDArray[Any]:
 
 
 def as_numbers(name: str, values: Any) -> NDArray[Any]:
-    """Convert to uint8, int32 or float32, or raise ConfigError unless all are finite numbers."""
+    """Convert finite numbers to uint8, int32 or float32, and raise ConfigError for other values."""
     array = as_array(name, values)
     is_input = name.startswith("x")
     if array.dtype == bool:
@@ -333,9 +333,9 @@ def _check_targets(part: str, x: NDArray[Any], y: NDArray[Any], num_classes: int
     are_tokens = x.dtype == np.int32 and y.shape == x.shape
     if y.ndim != 1 and not are_tokens:
         raise ConfigError(
-            f"y_{part} has shape {y.shape}: labels must be [N], and tokens must have the shape of "
-            f"x_{part}. Use y[:, 0] for a column, y.argmax(1) for one-hot rows, and floats for "
-            "regression."
+            f"y_{part} has shape {y.shape}: labels must be [N], and tokens must have the same "
+            f"shape as x_{part}. Use y[:, 0] for a column, y.argmax(1) for one-hot rows, and "
+            "floats for regression."
         )
     word = "token" if are_tokens else "label"
     for name, values in (("y", y), ("x", x)) if are_tokens else (("y", y),):

@@ -53,7 +53,7 @@ def evaluate_clients(training: LocalTraining, state: LearnerState, most: int) ->
     """Compute the mean loss and the mean task scores over each client's held-out samples.
 
     ``most`` (static) is an upper bound on the total number of held-out samples. Returns float [K]
-    for each metric, with NaN for clients without held-out samples, or if the model is not finite.
+    for each metric, NaN for clients without held-out samples and all NaN for a non-finite model.
     """
     partition, task = state.partition, training.task
     held_out = partition.held_out
@@ -65,7 +65,7 @@ def evaluate_clients(training: LocalTraining, state: LearnerState, most: int) ->
 
     def visit(i: Array, sums: dict[str, Array]) -> dict[str, Array]:
         place = i * chunk + jnp.arange(chunk)
-        # Places after the last sample get client number K (out of range) and are not counted.
+        # Positions past the last sample get client number K, which the scatter below drops.
         client = jnp.searchsorted(end, place, side="right")
         rows = partition.order[first[client] + place - (end - held_out)[client]]
         quality = partition.quality[client].reshape(-1, *[1] * training.dataset.sample.ndim)

@@ -36,7 +36,7 @@ class LearnerState(NamedTuple):
     Attributes:
       partition: samples and data quality of each client.
       variables: collections of the global model; None if the learner has no model. Only released
-        updates change ``params``. ``frozen`` never changes. All other updates have no noise.
+        updates change ``params``. ``frozen`` never changes. Other collections receive no noise.
       clients: state that clients keep between rounds, with leaves [K, ...]; None if they keep none.
       inputs: random key for the noise in low-quality inputs.
       server: state of the server optimiser; None for plain averaging.
@@ -56,7 +56,7 @@ class LearnerState(NamedTuple):
 
     @property
     def model(self) -> Variables:
-        """Global model of a learner that has one."""
+        """Global model. The learner must have one."""
         assert self.variables is not None
         return self.variables
 
@@ -90,7 +90,7 @@ class Deferred(NamedTuple):
     Updates are a dict of arrays. The ``params`` entry is flat, [n, d], as received by the server.
 
     Attributes:
-      none: (state, n) -> n updates that are all 0.
+      none: (state, n) -> n all-zero updates.
       train: like ``Learner.train``, but also returns the updates [m, ...] and changes only
         ``state.clients``. Client number K marks an empty slot.
       average: (state, updates [n, ...], weights [n]) -> state after a server step on the weighted
@@ -109,7 +109,7 @@ class Learner(NamedTuple):
     client numbers into their keys.
 
     Attributes:
-      init: (streams) -> state before round 1. Uses only the keys ``data``, ``model``, ``inputs``.
+      init: (streams) -> initial state. Uses only the keys ``data``, ``model`` and ``inputs``.
       train: (key, state, Selection, Release) -> (state, Trained). Every quantity that is computed
         from client data and enters ``params`` must pass through ``Release``. Empty slots must
         have no effect. ``train`` is called even for an empty cohort.
@@ -163,7 +163,7 @@ def named_leaves(tree: Any) -> dict[str, Any]:
 
 
 def update_size(state: LearnerState) -> int:
-    """Return d, the number of entries in a flat update of ``params``, or 0 if no model exists."""
+    """Return d, the number of entries in a flat update of ``params``, or 0 without a model."""
     params = (state.variables or {}).get("params")
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
@@ -203,7 +203,7 @@ def output_layer_path(params: Any) -> str | None:
 
 
 def model_bytes(state: LearnerState) -> int:
-    """Return the bytes sent per client and round in each direction, or 0 if no model exists."""
+    """Return the bytes sent per client and round in each direction, or 0 without a model."""
     return tree_bytes(sent_part(state.variables or {}))
 
 

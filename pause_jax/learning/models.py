@@ -47,7 +47,7 @@ class Network(NamedTuple):
 
 
 def linen_network(module: nn.Module, *, draws: bool) -> Network:
-    """Return the pure functions of a ``flax.linen`` module. They use a dropout key if ``draws``.
+    """Return the pure functions of a ``flax.linen`` module. ``draws`` enables dropout keys.
 
     ``module.__call__`` takes inputs and optionally ``mask`` and a flag named in ``_TRAIN_WORDS``.
     """
@@ -131,7 +131,7 @@ class Cnn3(Model):
     """Convolutional network with three convolutions and four dense layers, for 32x32 images.
 
     The 3x3 valid convolutions have 32, 64 and 128 features, each followed by 2x2 max-pooling. The
-    hidden dense layers have 128, 64 and 32 features. A relu and a norm follow each of these layers.
+    hidden dense layers have 128, 64 and 32 features. Relu and a norm follow each of these layers.
 
     Attributes:
       norm: ``group``, ``batch`` or ``none``. ``group`` uses group norm after convolutions and layer
@@ -166,7 +166,7 @@ class Cnn2(Model):
     """Convolutional network with two convolutions and two dense layers, for images.
 
     This is the EMNIST network of "Adaptive Federated Optimization" (Reddi et al., 2021) and the
-    CIFAR-10 network of pfl-research, without dropout and with this library's initial weights.
+    CIFAR-10 network of pfl-research, without dropout and with this library's weight initialisation.
 
     Attributes:
       convolution: as in :class:`Cnn3`.
@@ -212,7 +212,7 @@ class Gru(Model):
 
 
 class ResNet18(Model):
-    """Usual CIFAR-10 variant of ResNet-18 (He et al., 2016), used for BSFL Fig. 9.
+    """Standard CIFAR-10 variant of ResNet-18 (He et al., 2016), used for BSFL Fig. 9.
 
     A 3x3 convolution with stride 1 replaces the 7x7 convolution and the max-pooling. BSFL does not
     state which variant it uses. Images may have any size.

@@ -76,7 +76,7 @@ class _ConvPool(nn.Module):
 class ConvolutionalNetwork(nn.Module):
     """Network of valid 3x3 convolutions, hidden dense layers and an affine output layer.
 
-    Convolutions in ``pooled`` use 2x2 max-pooling. All layers but the last use relu and a norm.
+    ``pooled`` lists the convolutions with max-pooling. All layers but the last use relu and a norm.
     """
 
     widths: tuple[int, ...]

@@ -25,7 +25,7 @@ class Pool(NamedTuple):
     epsilon: float  # added to the variance; Flax's default for the layer
 
     def total(self, sums: Array, weight: Array) -> Array:
-        """Sum over feature groups, giving [B, C], or over rows with weight > 0, giving [1, C]."""
+        """Sum within feature groups (to [B, C]) or over the rows with weight > 0 (to [1, C])."""
         if self.groups is None:
             entered = jnp.where(weight[:, None] > 0, sums, 0)
             return jnp.sum(entered, axis=0, keepdims=True)
@@ -101,8 +101,8 @@ def standardised(
 ) -> tuple[Array, Array, Array]:
     """Return (x - mean) / sqrt(variance + epsilon) * scale + bias, the mean and the variance.
 
-    Batch statistics exclude rows with weight 0. The mean and the variance, [1, C] for batch norm
-    and [B, C] otherwise, have no gradient.
+    Batch statistics exclude rows with weight 0. No gradient flows through the returned mean and
+    variance, [1, C] for batch norm and [B, C] otherwise.
     """
     return _forward(pool, x, scale, bias, weight)[0]
 

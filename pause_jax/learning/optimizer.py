@@ -53,7 +53,7 @@ ONE_VECTOR = 2**13
 
 
 def made(optimizer: Any, rate: Array | float) -> optax.GradientTransformation:
-    """Build the optax transformation of ``optimizer`` for a (possibly traced) learning rate.
+    """Build the optax transformation for ``optimizer`` with a (possibly traced) learning rate.
 
     ``optimizer`` is an optax name (``adam``, ``sgd``, ...), a function of the rate, a
     transformation with a fixed rate, or "module:name" for a transformation in an imported module.
@@ -118,8 +118,8 @@ def _as_one_vector(inner: optax.GradientTransformation) -> optax.GradientTransfo
 class ServerOptimizer(Config):
     """Base class for server optimisers, which apply the mean update (Reddi et al., 2021).
 
-    The negative mean update serves as the gradient of the global model's ``params``. For all other
-    collections, the mean update is added. A round without updates leaves the model unchanged.
+    The negative mean update serves as the gradient of the model's ``params``. The server adds the
+    mean update to all other collections. A round without updates leaves the model unchanged.
     """
 
     def transformation(self) -> optax.GradientTransformation | None:
@@ -189,7 +189,7 @@ class FedYogi(FedAdam):
     def transformation(self) -> optax.GradientTransformation:
         import optax
 
-        # ``optax.yogi`` initialises moments to 1e-6, so even updates of 0 would move the model.
+        # ``optax.yogi`` initialises moments to 1e-6, so even zero updates would change the model.
         by_yogi = optax.scale_by_yogi(self.b1, self.b2, self.tau, initial_accumulator_value=0.0)
         return optax.chain(by_yogi, optax.scale_by_learning_rate(self.rate))
 
@@ -220,7 +220,7 @@ class RateSchedule(Config):
     """
 
     def rate(self, base: Array | float, round: Int[Array, ""]) -> Float[Array, ""] | float:
-        """Return the learning rate of ``round`` >= 1, in [0, base] (``base`` in round 1)."""
+        """Return the learning rate for ``round`` >= 1, within [0, base] (``base`` in round 1)."""
         raise NotImplementedError
 
 
@@ -241,7 +241,7 @@ class StepDecay(RateSchedule):
 
     Attributes:
       every: number of rounds between decays. The first ``every`` rounds use the base rate.
-      factor: multiplier of the rate at each decay.
+      factor: factor by which each decay multiplies the rate.
     """
 
     name: ClassVar[str] = "step"

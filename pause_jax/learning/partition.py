@@ -23,7 +23,7 @@ Dealt = tuple[Array, Array]
 
 
 class Partition(NamedTuple):
-    """Samples of all clients. Client k trains on ``order[start[k] : start[k] + size[k]]``.
+    """Partition of samples. Client k trains on ``order[start[k] : start[k] + size[k]]``.
 
     The next ``held_out[k]`` samples in ``order`` are held out from training.
     """
@@ -38,7 +38,7 @@ class Partition(NamedTuple):
     def share(self) -> Array:
         """Each client's quality-weighted share of the data, d_k / sum(d), float [K], BSFL (4)."""
         # ``simulate`` and ``sweep`` must round identically. The maximum keeps XLA from fusing the
-        # product with the sum. Use the reciprocal, because XLA divides by constants differently.
+        # product with the sum. The reciprocal is used because XLA divides by constants differently.
         weight = jnp.maximum(self.quality * self.size.astype(self.quality.dtype), 0.0)
         return weight * (1 / tree_sum(weight))
 
@@ -47,12 +47,12 @@ class PartitionConfig(Config):
     """Base class for partition configs.
 
     Attributes:
-      min_quality: lower bound of the data quality q_k ~ U(min_quality, 1). The noise in client k's
+      min_quality: lower bound on the data quality q_k ~ U(min_quality, 1). The noise in client k's
         inputs is Gaussian with standard deviation (1 - q_k) / 4, times the pixel range for pixels
         (BSFL). A value of 1 disables the noise.
     """
 
-    equal: ClassVar[bool] = False  # whether all clients hold the same number of samples
+    equal: ClassVar[bool] = False  # whether all clients have the same number of samples
     keeps_clients: ClassVar[bool] = False  # whether the data set's clients and ids are kept
 
     min_quality: float = static(default=1.0, at_least=0, at_most=1)
@@ -109,7 +109,7 @@ class Dirichlet(PartitionConfig):
     Every client receives at least one sample. Each label is dominant for about the same number of
     clients. A client first receives samples with its dominant label until none are left or the
     label's expected share of the client's data reaches ``dominant_share``. All other samples are
-    dealt at random. If the targets are not labels, all samples are dealt at random.
+    assigned at random. If the targets are not labels, all samples are assigned at random.
 
     Attributes:
       concentration: parameter of the symmetric Dirichlet distribution (2 or 3 in the papers).
@@ -153,7 +153,7 @@ class Dirichlet(PartitionConfig):
         Let f be the frequency of a client's dominant label in the data. If a share s of the
         client's samples is reserved, the label's expected share is s + (1 - s) f. This equals
         ``dominant_share`` for s = (dominant_share - f) / (1 - f). If the second result sums to r,
-        the first r samples are the reserved ones, grouped by client. Ignore the rest.
+        the first r samples are the reserved ones, grouped by client. Later entries are undefined.
         """
         num_samples = labels.shape[0]
         frequency = (count / num_samples)[dominant]
@@ -265,10 +265,10 @@ class Shards(_ByLabel):
 
 
 class DirichletLabels(_ByLabel):
-    """Partition of each label's samples in proportions from a symmetric Dirichlet distribution.
+    """Partition of each label's samples by shares drawn from a symmetric Dirichlet distribution.
 
     This partition is often called Dir(alpha) (Yurochkin et al., 2019). Every client first gets one
-    random sample. Other implementations instead repeat the draw until every client has samples.
+    random sample. Other implementations instead redraw until every client has samples.
 
     Attributes:
       concentration: alpha. The smaller alpha is, the fewer labels dominate a client's data.
@@ -298,7 +298,7 @@ class DirichletLabels(_ByLabel):
 
 
 def num_held_out(size: Any, share: float, xp: Any = jnp) -> Any:
-    """Return how many of each client's ``size`` samples to hold out, int of the same shape."""
+    """Return how many of each client's ``size`` samples to hold out, as an array like ``size``."""
     # NumPy (``xp=numpy``) and XLA round a single float32 multiplication identically.
     wanted = xp.round(np.float32(share) * size.astype(np.float32)).astype(np.int32)
     return xp.minimum(xp.maximum(wanted, 1), size - 1)
@@ -331,15 +331,15 @@ def counts_of(shares: Array, total: Array) -> Array:
 
 
 def in_turn(counts: Array, length: int) -> Array:
-    """Repeat each client number k ``counts[k]`` times, and pad with the last to int [length]."""
+    """Return ``counts[k]`` copies of each client number k, padded with the last to int [length]."""
     return jnp.repeat(jnp.arange(counts.shape[0]), counts, total_repeat_length=length)
 
 
 def deal(owner: Array, samples: Array, counts: Array, number: Array) -> Array:
     """Deal the first ``number`` of ``samples`` to the clients in order, ``counts[k]`` to client k.
 
-    Returns the updated ``owner``, int [n], the client of each sample. ``number`` must be the sum
-    of ``counts``, int [K].
+    Returns the updated ``owner``, int [n], which maps samples to clients. ``number`` must be the
+    sum of ``counts``, int [K].
     """
     num_samples = owner.shape[0]
     is_dealt = jnp.arange(num_samples) < number

@@ -33,7 +33,7 @@ from pause_jax.rng import draws, keys
 if TYPE_CHECKING:
     import optax
 
-# Maximum number of queried clients whose losses are computed side by side, to bound memory.
+# Maximum number of queried clients whose losses are computed in parallel, to bound memory.
 QUERY_BATCH = 16
 # Key of |a_i|_1, float [m], in a dict of normalised updates.
 WEIGHT = "gradient_weight"
@@ -164,7 +164,7 @@ def _train_clients(
     state: LearnerState,
     selection: Selection,
 ) -> tuple[Variables, Any, LocalLoss]:
-    """Train all slots and return updates, optimiser states (None if not kept) and losses."""
+    """Train the cohort and return updates, optimiser states (None if not kept) and losses."""
     batch = execution.client_batch or clients_that_fit(training_bytes(local, state.model))
     network, variables = with_frozen(local.network, state.model)
     local = local._replace(network=network)

@@ -79,10 +79,10 @@ def with_start(network: Network, weights: Mapping[str, Array]) -> Network:
 
 
 def save_weights(path: str | os.PathLike[str], result: Any) -> None:
-    """Write the final model of a ``simulate`` result to a file that ``Learning(start=path)`` reads.
+    """Write the final model of a ``simulate`` result to a file for use as ``Learning(start=path)``.
 
-    The file holds the full model, including frozen weights. Low-rank changes are added to their
-    kernels. Raises ConfigError if the result has no model or the file extension is unknown.
+    The file contains the full model, including frozen weights. Low-rank changes are merged into
+    the kernels. Raises ConfigError if the result has no model or the file extension is unknown.
     """
     path = pathlib.Path(path)
     if result.variables is None or path.suffix not in (".npz", ".safetensors"):

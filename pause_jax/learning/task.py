@@ -40,7 +40,7 @@ class Task(Config):
         raise NotImplementedError
 
     def scores(self, outputs: Array, targets: Array) -> dict[str, Array]:
-        """Compute per-sample scores [B] by metric name. Their test-set means are recorded."""
+        """Compute per-sample scores [B] keyed by metric name. Their test-set means are recorded."""
         return {}
 
 
@@ -74,7 +74,7 @@ class Classification(Task):
 
 
 class Regression(Task):
-    """Regression. The loss of a sample is half the squared error, summed over its targets."""
+    """Regression, where a sample's loss is half the squared error summed over its targets."""
 
     name: ClassVar[str] = "regression"
     summary: ClassVar[str] = "numbers: half the squared error"
@@ -94,7 +94,7 @@ class Regression(Task):
 class NextToken(Task):
     """Next-token prediction at each of L positions, with cross-entropy loss over V tokens.
 
-    The loss and the score ``test_accuracy`` of a sample are means over its positions.
+    A sample's loss and ``test_accuracy`` score are means over its positions.
     """
 
     name: ClassVar[str] = "next_token"
@@ -175,8 +175,7 @@ def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> N
         )
     if "test_loss" in task.metrics:
         raise ConfigError(
-            f"{name}: metric 'test_loss' must have another name, because this name is reserved for "
-            "the mean loss. Rename the metric."
+            f"{name}: metric name 'test_loss' is reserved for the mean loss. Rename the metric."
         )
     # Choose a batch size that differs from all axis lengths, to expose reductions over wrong axes.
     lengths = {*outputs.shape[1:], *y.shape[1:]}
@@ -186,7 +185,7 @@ def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> N
     targets = rng.standard_normal((number, *y.shape[1:])).astype(y.dtype)
     if jnp.issubdtype(y.dtype, jnp.integer):
         targets = rng.integers(data.num_classes, size=targets.shape).astype(y.dtype)
-    # Parameters of the task may be traced. Whether samples mix does not depend on their values.
+    # The task's parameters may be traced, but their values do not affect whether samples mix.
     fixed = jax.tree.map(lambda x: 0.5 if isinstance(x, jax.core.Tracer) else x, task)
 
     def together(o: Array, t: Array) -> dict[str, Array]:
@@ -222,9 +221,9 @@ def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> N
         if not same.all():
             sample = int(np.argmin(same))
             raise ConfigError(
-                f"{name}: {what} of a sample is {by_itself[sample]:.4g} alone but "
-                f"{among[sample]:.4g} in a batch of {number}: must be the same. Outputs have "
-                f"shape {batch.shape} and targets {targets.shape}. Give both the same shape, for "
+                f"{name}: {what} of a sample is {by_itself[sample]:.4g} in a batch of "
+                f"one but {among[sample]:.4g} in a batch of {number}: must be the same. Outputs "
+                f"have shape {batch.shape} and targets {targets.shape}. Make the shapes equal, for "
                 "example with outputs[:, 0]."
             )
 

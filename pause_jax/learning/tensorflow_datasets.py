@@ -93,7 +93,7 @@ class Tfds(Prepared):
     Attributes:
       dataset: name of the data set, such as ``emnist`` or ``kmnist``.
       inputs: name of the input feature.
-      labels: name of the target feature, which holds integer labels or float regression targets.
+      labels: name of the target feature, which contains integer labels or float regression targets.
       train: name of the training split.
       test: name of the test split; None to draw a fifth of the training split as the test set.
     """
@@ -160,7 +160,7 @@ def _open(source: Source, data_dir: str | None, *, download: bool) -> Any:
     except Exception as error:  # tfds raises many exception types if data is not readable
         raise _unreadable(source, data_dir, f"{type(error).__name__}: {error}") from error
     if not splits:
-        raise _unreadable(source, data_dir, "the data set is not prepared there")
+        raise _unreadable(source, data_dir, "the folder does not contain the prepared data set")
     return splits
 
 

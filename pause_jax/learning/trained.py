@@ -65,7 +65,7 @@ class TrainedPart(Config):
             )
 
     def network(self, network: Network) -> Network:
-        """Return ``network`` with functions that take split variables."""
+        """Return ``network`` with functions that accept split variables."""
 
         def init(key: Array, x: Array) -> Variables:
             variables = network.init(key, x)
@@ -87,7 +87,7 @@ class TrainedPart(Config):
 
 
 class Head(TrainedPart):
-    """Output layer: the affine layer named ``output``, or the only one if none has this name."""
+    """Output layer: the affine layer named ``output``, or otherwise the only affine layer."""
 
     name: ClassVar[str] = "head"
     summary: ClassVar[str] = "the output layer"

@@ -1,4 +1,4 @@
-"""Local work of clients: number of steps per round, and per-client factors that multiply it."""
+"""Local work of clients: the number of steps per round, and per-client factors that scale it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Steps(NamedTuple):
 
 
 class LocalWork(NamedTuple):
-    """Settings that determine how much each client trains in a round (see ``Learning``)."""
+    """Settings that determine each client's local steps in a round (see ``Learning``)."""
 
     batch_size: int
     max_steps: int
@@ -57,7 +57,7 @@ class LocalWork(NamedTuple):
         return Steps(per_pass, jnp.clip(total, 1, self.max_steps))
 
     def samples(self, size: Array | int, steps: Steps) -> Array:
-        """Return the number of samples used in ``steps``. A sample counts once per pass."""
+        """Return the number of samples used in ``steps``. A sample is counted once per pass."""
         used = jnp.minimum(size, self.max_steps * self.batch_size)
         passes = jnp.asarray(steps.total // steps.per_pass)
         rest = (steps.total - passes * steps.per_pass) * self.batch_size
@@ -73,7 +73,7 @@ class WorkLaw(Config):
     def factors(self, key: Array, num_clients: int) -> Array:
         """Draw each client's factor for one round, float [K] > 0.
 
-        ``key`` is from the ``world`` stream, so all policies face the same factors.
+        ``key`` is from the ``world`` stream, so the factors are the same for all policies.
         """
         raise NotImplementedError
 
@@ -171,7 +171,7 @@ def gradient_weights(
     """Return FedNova's |a|_1 after 0, 1, ..., ``max_steps`` steps (Wang et al., 2020).
 
     The update of a linear optimiser is a weighted sum of gradients. |a|_1 is the sum of these
-    weights, relative to the sum after one step. It is computed with loss gradients that are all 1.
+    weights, relative to the sum after one step. It is computed with all loss gradients set to 1.
     """
     import optax
 

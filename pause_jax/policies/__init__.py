@@ -41,7 +41,7 @@ POLICIES: tuple[type[PolicyConfig], ...] = (
     All, Genie,
 )  # fmt: skip
 
-# Policies by the names used on the command line, in config files and in presets.
+# Policies, keyed by the names used on the command line, in config files and in presets.
 NAMED: dict[str, PolicyConfig] = {
     **{policy.name: policy() for policy in POLICIES},
     "pause_exhaustive": Pause(search=Exhaustive()),

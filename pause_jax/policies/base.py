@@ -78,10 +78,10 @@ class Context(NamedTuple):
     """Properties of a network and a run, as passed to ``PolicyConfig.build``.
 
     Attributes:
-      num_clients: K.
+      num_clients: number of clients K.
       num_selected: m, size of this policy's cohort.
       num_rounds: T, number of rounds in the run (may be traced).
-      update_size: d, number of entries in a client's update (0 if there is none or d is unknown).
+      update_size: d, number of entries in a client's update (0 if it is empty or d is unknown).
       num_features: F, number of latency features per client.
       data_size: float [K], number of samples of each client, ``|D_k|``.
       local_samples: float [K], each client's mean number of samples per round, over all epochs.
@@ -89,7 +89,7 @@ class Context(NamedTuple):
       reward: parameters of the reward.
       privacy: privacy mechanism, with per-client budgets if budgets differ. A policy may read the
         budget schedule, but must not call ``privatize``.
-      min_latency: tau_min, seconds.
+      min_latency: minimum latency tau_min in seconds.
       expected_speed: float [K], mu_k, averaged over rounds if it varies (only for the genie).
       expected_latency: float [K], E[tau_k], seconds, for policies that assume known latencies.
       varying: (round) -> float [K], mu_k in that round; None if mu_k is constant.
@@ -128,7 +128,7 @@ class Context(NamedTuple):
         """Return the expected squared norm of the noise in each client's next release, float [K].
 
         The result is infinite if the budget is spent, 0 under ``NoPrivacy``, and otherwise at most
-        ``MOST_NOISE``. An ``update_size`` of 0 counts as 1 to preserve differences between clients.
+        ``MOST_NOISE``. An ``update_size`` of 0 is treated as 1 to keep clients distinguishable.
         """
         epsilon = self.privacy.budget.epsilon(participations + 1)
         left, dimension = epsilon > 0, self.update_size or 1
@@ -150,7 +150,7 @@ class PolicyConfig(Config):
       observes: short description of the observed quantities.
       assumes: short description of the quantities that the policy assumes to be known.
       reference: source of the selection rule.
-      alone: whether a sweep compiles the policy separately. Required for a policy that queries
+      alone: whether a sweep compiles the policy separately. Must be True for a policy that queries
         clients, calls back into Python or stores whole updates. A custom policy is always compiled
         separately.
       needs_rounds: reason why the policy cannot run with overlapping rounds; empty if it can. With
@@ -199,7 +199,7 @@ def readings(config: PolicyConfig) -> tuple[str, ...]:
 
 
 def learns_of_training(config: PolicyConfig) -> bool:
-    """Return whether ``update`` reads results of training, such as losses or updates."""
+    """Return whether ``update`` reads training results, such as losses or updates."""
     return any(reading in PROTECTED for reading in readings(config))
 
 
@@ -208,7 +208,7 @@ def policy_of(config: PolicyConfig, context: Context) -> Policy:
 
     Raises:
       TypeError: if ``build`` does not return a :class:`Policy`.
-      ConfigError: if the config overrides ``releases``, or the query asks for undeclared losses.
+      ConfigError: if the config overrides ``releases``, or the query requests undeclared losses.
         During tracing, the returned ``update`` also raises ConfigError if it fails on a hidden
         field, or if the new state differs from the initial one in structure, shape or dtype.
     """
@@ -221,12 +221,12 @@ def policy_of(config: PolicyConfig, context: Context) -> Policy:
         )
     if type(config).releases is not PolicyConfig.releases:
         raise ConfigError(
-            f"{name}.releases: must not be set, because it follows from `reads`. Remove "
+            f"{name}.releases: must not be set, because it is derived from `reads`. Remove "
             f"{name}.releases."
         )
     declared = readings(config)
     if built.query is not None and built.query.wants == "loss" and "answer.loss" not in declared:
-        raise _undeclared(name, "asks for losses", declared, ["answer.loss"])
+        raise _undeclared(name, "requests losses", declared, ["answer.loss"])
     form = jax.eval_shape(built.init)
     absent = [field for field in PROTECTED if field not in declared]
 
@@ -241,7 +241,7 @@ def policy_of(config: PolicyConfig, context: Context) -> Policy:
         try:
             later = updated(absent)
         except Exception:
-            # Reading a None field can raise any exception. Find the fields that caused this one.
+            # Reading a None field can raise any exception. Find the fields that caused it.
             missing = [field for field in absent if _fails(updated, [field])]
             if not missing or _fails(updated, []):
                 raise
@@ -268,7 +268,7 @@ def _undeclared(name: str, deed: str, declared: tuple[str, ...], missing: list[s
 
 
 def _of_form(name: str, form: Any, state: Any) -> Any:
-    """Return ``state``, or raise if its structure, shapes or dtypes differ from ``form``."""
+    """Return ``state`` if its structure, shapes and dtypes match ``form``, or raise ConfigError."""
     returned = jax.eval_shape(lambda x: x, state)
     leaves, structure = jax.tree_util.tree_flatten_with_path(form)
     returned_leaves, returned_structure = jax.tree_util.tree_flatten_with_path(returned)
@@ -288,7 +288,7 @@ def _of_form(name: str, form: Any, state: Any) -> Any:
 
 
 def check_selected(selected: Any, num_selected: int) -> Selected:
-    """Validate the types, shapes and dtypes of the output of ``select``, and return it."""
+    """Return the output of ``select`` after validating its types, shapes and dtypes."""
     if not (
         isinstance(selected, tuple)
         and len(selected) == 2

@@ -41,7 +41,7 @@ class Random(PolicyConfig):
 
 
 class Fastest(PolicyConfig):
-    """Selection of the m available clients with the lowest expected latency."""
+    """Policy that selects the m available clients with the lowest expected latency."""
 
     name: ClassVar[str] = "fastest"
     summary: ClassVar[str] = "the m clients with the lowest expected latency"
@@ -58,7 +58,7 @@ class Fastest(PolicyConfig):
 
 
 class All(PolicyConfig):
-    """Selection of every available client (FedAvg with full participation)."""
+    """Policy that selects every available client (FedAvg with full participation)."""
 
     name: ClassVar[str] = "all"
     summary: ClassVar[str] = "every client, every round"
@@ -75,7 +75,7 @@ class All(PolicyConfig):
 
 
 class RoundRobin(PolicyConfig):
-    """Selection of the next m available clients in a fixed cyclic order.
+    """Policy that selects the next m available clients in a fixed cyclic order.
 
     A cohort consists of neighbours in this order. If clients are numbered by speed, as in the
     papers' networks, the clients of a cohort have similar speeds, which shortens rounds.

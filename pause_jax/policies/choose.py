@@ -33,7 +33,7 @@ def top_clients(
 ) -> Int[Array, " m"]:
     """Return the m available clients with the highest scores, in descending order of score.
 
-    Ties are broken at random. Unavailable clients fill the remaining places. No score may be NaN.
+    Ties are broken at random. Unavailable clients fill any remaining slots. Scores must not be NaN.
     """
     return ordered(score, available, key)[:num_selected]
 
@@ -44,7 +44,7 @@ def draw_clients(
     """Draw ``count`` clients without replacement, with probabilities proportional to ``weight``.
 
     Clients are returned in the order in which they are drawn. Clients with weight 0 are drawn last,
-    and clients outside ``among`` fill any remaining places.
+    and clients outside ``among`` fill any remaining slots.
     """
     # Gumbel top-k trick: sorting by log w plus Gumbel noise yields a sample without replacement.
     score_key, tie_key = jax.random.split(key)
@@ -72,13 +72,13 @@ def inclusion_probabilities(
 
 
 def dep_round(probability: Float[Array, " K"], num_selected: int, key: Array) -> Int[Array, " m"]:
-    """Draw a cohort with the exact inclusion probabilities, which must sum to an integer n <= m.
+    """Draw a cohort with exactly these inclusion probabilities. They must sum to an integer n <= m.
 
-    The n drawn clients come first, in random order. Other clients fill the remaining places.
+    The n drawn clients come first, in random order. Other clients fill any remaining slots.
 
     In DepRound (Gandhi et al. 2006), probability moves at random between two clients until one has
     probability 0 or 1. This preserves the sum and both expected values. Here, clients are paired in
-    a random tournament of log2 K levels, to avoid long sums with larger rounding errors.
+    a random tournament of log2 K levels, to avoid long sums, which accumulate rounding errors.
     """
     num_clients = len(probability)
     order_key, trade_key = jax.random.split(key)
@@ -90,7 +90,7 @@ def dep_round(probability: Float[Array, " K"], num_selected: int, key: Array) ->
 
 
 def _settled(probability: Array, chance: Array) -> Array:
-    """Draw a mask [n] with inclusion probabilities [n] from uniforms ``chance`` [n], n = 2^i."""
+    """Draw a mask [n] with inclusion probabilities [n] from uniform ``chance`` [n], n = 2^i."""
     if len(probability) == 1:
         return probability > 0.5  # an integer up to rounding
     half = len(probability) // 2
@@ -98,7 +98,7 @@ def _settled(probability: Array, chance: Array) -> Array:
     both = left + right
     over = both > 1
     # One client of each pair ends at 1 if the pair's sum exceeds 1, and at 0 otherwise. The other
-    # client keeps the remainder. If the sum is almost 1, both branches draw the same client.
+    # client gets the remainder. If the sum is almost 1, both branches draw the same client.
     left_goes_on = jnp.where(
         over, (1 - chance[:half]) * (2 - both) < 1 - left, chance[:half] * both < left
     )
@@ -172,7 +172,7 @@ def inverse_and_log_det(
 ) -> tuple[Float[Array, "*batch n n"], Float[Array, "*batch"]]:
     """Return the inverses and log-determinants of small positive definite matrices.
 
-    LAPACK in jaxlib 0.10 waits for the thread pool that it runs on, and hangs if all threads wait.
+    LAPACK is avoided because in jaxlib 0.10 it can deadlock waiting for the thread pool it runs on.
     """
     log_det = jnp.zeros(matrix.shape[:-2])
     for i in range(matrix.shape[-1]):  # Gauss-Jordan elimination, in place and without pivoting

@@ -30,8 +30,8 @@ class ClusteredSimilarity(PolicyConfig):
     """Clustered sampling based on similarity, with one draw from each of m distributions.
 
     In each round, Ward's method (SciPy, on the host) clusters clients by the angles between the
-    last updates that the server received from them, clipped and noised. The m distributions follow
-    from these clusters. Until a client's first update arrives, a zero vector replaces it. If no
+    latest updates received from them (clipped and noised). The m distributions follow from these
+    clusters. Until a client's first update arrives, a zero vector replaces the update. If no
     model is trained, the policy falls back to ``clustered_size``.
     """
 
@@ -74,16 +74,16 @@ class HicsState(NamedTuple):
 
 
 class HicsFl(PolicyConfig):
-    """Sampling of clusters and of clients within them, with a preference for balanced labels.
+    """Sampling of clusters, then of clients within clusters, with a preference for balanced labels.
 
-    Let v be a client's update of the output layer's bias. The entropy h of softmax(v / T) indicates
+    Let v be a client's update to the output layer's bias. The entropy h of softmax(v / T) indicates
     how balanced the client's labels are. Ward's method (SciPy, on the host) clusters clients by the
     angle between their output-layer updates plus lambda ``|h_i - h_j|``. Each of m draws selects a
     cluster that still has undrawn clients, then picks one of them uniformly at random. After t of
     T_max rounds, the probability of a cluster with mean entropy h is proportional to exp(gamma (1 -
-    t / T_max) h). Aggregation weights are equal. Clients without a received update come first, in
-    random order. The policy reads clipped and noised updates. Unlike the authors' code, it does not
-    switch to clustered sampling if h varies a lot. It acts like ``random`` if no model is trained.
+    t / T_max) h). Aggregation weights are equal. Clients without a received update are selected
+    first, in random order. The policy reads clipped and noised updates. Unlike the authors' code,
+    it never switches to clustered sampling. If no model is trained, it falls back to ``random``.
 
     Attributes:
       clusters: M, maximum number of clusters (default: the cohort size).
@@ -265,7 +265,7 @@ def call_on_host(function: Callable[..., Any], like: jax.ShapeDtypeStruct, *give
 
 
 def ward_labels(distance: NDArray[np.floating], number: int) -> NDArray[np.int32]:
-    """Group clients into at most ``number`` Ward clusters, and return their labels [K], from 0."""
+    """Group clients into at most ``number`` Ward clusters, and return zero-based labels [K]."""
     if len(distance) == 1:
         return np.zeros(1, np.int32)
     from scipy.cluster.hierarchy import fcluster
@@ -292,7 +292,7 @@ def draw_in_clusters(
     """Draw clients, and return their ranks, float [K]: ``count`` for the first, 0 if undrawn.
 
     Only clients in ``among`` are drawn. Each of up to ``count`` draws selects a cluster that still
-    has undrawn clients, weighted by exp(``taste``), then picks one of them uniformly.
+    has undrawn clients, with weights exp(``taste``), then picks one of them uniformly.
     """
     order_key, draw_key = jax.random.split(key)
     order = jax.random.permutation(order_key, label.shape[0])

@@ -30,7 +30,7 @@ class DivFlState(NamedTuple):
 class DivFl(PolicyConfig):
     """Greedy minimisation of sum_k min_{i in S} ``|g_k - g_i|`` over cohorts S (facility location).
 
-    g_k is the last update that the server received from client k, clipped and noised. Only the g_k
+    g_k is the last clipped and noised update that the server received from client k. Only the g_k
     of chosen clients change (the paper's variant without overhead). Clients whose first update has
     not arrived are selected first, in random order. (In the first round, the authors' code collects
     all clients' gradients without counting the cost.) A client's weight is proportional to the

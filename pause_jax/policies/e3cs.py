@@ -17,7 +17,7 @@ from pause_jax.base.struct import number, static
 from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.choose import by_data_size, dep_round, inclusion_probabilities
 
-# Lower bound on log weights relative to the largest one. Smaller weights are negligible.
+# Lower bound on log weights relative to the largest. Smaller weights are negligible.
 _LEAST_LOG_WEIGHT = -60.0
 
 
@@ -90,7 +90,7 @@ def allocated(
 ) -> Float[Array, " K"]:
     """Return each client's inclusion probability, float [K], or 0 if the client is unavailable.
 
-    Probabilities sum to m, or to the number of available clients if this is smaller. The floor is
+    Probabilities sum to the smaller of m and the number of available clients. The floor is
     ``quota`` times the uniform probability.
     """
     size = jnp.sum(available).astype(log_weight.dtype)

@@ -32,7 +32,7 @@ class FedCorState(NamedTuple):
 
     round: Int[Array, ""]  # number of past rounds
     loss: Float[Array, " K"]  # last reported loss
-    answered: Bool[Array, " K"]  # reported before the last round, if its cohort was random
+    answered: Bool[Array, " K"]  # reported before the last round (False if it was greedy)
     # Ring buffers over rounds: loss changes, masks of observed clients, and round numbers.
     change: Float[Array, "window K"]
     observed: Bool[Array, "window K"]
@@ -47,10 +47,10 @@ class FedCor(PolicyConfig):
     Loss changes have the covariance Sigma = X^T X + 0.01^2 I. X [F, K] is fitted by maximum
     likelihood to the loss changes in rounds with random cohorts: the first ``warmup`` rounds and
     then every ``interval``-th round. (The authors' code trains the later random cohorts in addition
-    to the chosen ones, at no cost.) All available clients report losses before and after these
-    rounds. In all others, m clients are chosen one by one. Each choice maximises alpha^c_k sum_i
-    p_i Sigma_ik / sqrt(Sigma_kk), with Sigma conditioned on earlier choices. p_i is the data share
-    of client i. c_k counts the greedy choices of client k since the last fit. Weights are equal.
+    to the greedy cohorts, at no cost.) All available clients report losses before and after these
+    rounds. In all other rounds, m clients are chosen one by one. Each choice maximises alpha^c_k
+    sum_i p_i Sigma_ik / sqrt(Sigma_kk), with Sigma conditioned on earlier choices. p_i is client
+    i's data share. c_k counts client k's greedy choices since the last fit. Weights are equal.
 
     Attributes:
       warmup: number of initial rounds with random cohorts.
@@ -58,11 +58,11 @@ class FedCor(PolicyConfig):
       features: F, number of rows of X.
       steps: number of Adam steps per fit.
       step_size: step size of Adam.
-      window: number of earlier rounds that enter each fit in addition to the last round.
-      discount: factor on the log-likelihood of a loss change per round of its age.
-      annealing: alpha, factor on a client's score per earlier greedy choice of the client.
+      window: number of earlier rounds that each fit includes in addition to the last round.
+      discount: factor by which a loss change's weight in the log-likelihood decays per round.
+      annealing: alpha, factor on a client's score per greedy choice since the last fit.
       query_share: time to evaluate a sample, relative to the client's latency per training sample.
-        By default, a forward pass takes 1/3 of the training time.
+        The default assumes that a forward pass takes 1/3 of the training time.
     """
 
     name: ClassVar[str] = "fedcor"
@@ -166,7 +166,7 @@ class FedCor(PolicyConfig):
             move, moments = adam.update(jax.grad(loss)(embedding), moments)
             return optax.apply_updates(embedding, move), moments
 
-        # Zero steps skip the fit. Under vmap, lax.cond would run both branches instead.
+        # Skip the fit by running zero steps. Under vmap, lax.cond would run both branches.
         start = state.embedding, adam.init(state.embedding)
         new, _ = lax.fori_loop(0, jnp.where(fits, self.steps, 0), step, start)
         return jnp.where(jnp.all(jnp.isfinite(new)), new, state.embedding)
@@ -186,7 +186,7 @@ def surprise(
     # The gradient with respect to b vanishes at the minimum, so b may be treated as constant.
     b = lax.stop_gradient(inverse @ (x @ change))
     square = jnp.sum((change - b @ x) ** 2) / NOISE**2 + jnp.sum(b**2)
-    # log det S, up to a constant, with its gradient: the sum of inverse * d gram.
+    # The sum is zero but supplies the gradient of log det S, sum(inverse * d gram).
     log_det += jnp.sum(inverse * (gram - lax.stop_gradient(gram))) - len(gram) * jnp.log(NOISE**2)
     return (square + log_det) / 2
 
@@ -198,7 +198,7 @@ def correlated(
     among: Bool[Array, " K"],
     count: int,
 ) -> Float[Array, " K"]:
-    """Choose clients, and return their ranks, float [K]: ``count`` for the first, 0 if unchosen.
+    """Choose clients and return ranks, float [K], from ``count`` (chosen first) to 0 (not chosen).
 
     The greedy rule of :class:`FedCor` chooses at most ``count`` clients in ``among``, with X =
     ``embedding``, p = ``share`` and alpha^c = ``weight``.

@@ -29,7 +29,7 @@ class FedCs(PolicyConfig):
     """Greedy admission of the candidates that lengthen the round least, up to a deadline.
 
     Random candidates report their resources, which determine their expected latencies. The upload
-    takes a share ``upload_share`` of the expected latency, and local training the rest.
+    takes a fraction ``upload_share`` of the expected latency, and local training takes the rest.
     Uploads run one after another while other clients still compute. At most m clients are accepted,
     and the remaining slots stay empty.
 
@@ -38,8 +38,8 @@ class FedCs(PolicyConfig):
     Attributes:
       candidates: number of clients queried per round, from m to K (default: min(2 m, K)).
       deadline: T_round in seconds, excluding the time for selection, aggregation and multicast.
-      upload_share: share of a client's latency that the upload takes.
-      query_seconds: time per round, in seconds, that the resource request takes.
+      upload_share: fraction of a client's latency spent on the upload.
+      query_seconds: duration of each round's resource request, in seconds.
     """
 
     name: ClassVar[str] = "fedcs"
@@ -63,7 +63,7 @@ class FedCs(PolicyConfig):
         upload = self.upload_share * context.expected_latency
         compute = context.expected_latency - upload
 
-        # The state is the mask, bool [K], of the candidates asked in this round.
+        # The state is the mask, bool [K], of the candidates queried in this round.
         def ask(key: Array, asked: Array, round: Array, available: Array) -> tuple[Array, Array]:
             clients = draw_clients(jnp.ones(num_clients), available, count, key)
             return clients, available[clients]

@@ -39,14 +39,14 @@ class GreedyFed(PolicyConfig):
     The value of a coalition in a cohort is the negative validation loss after averaging only the
     coalition's clipped and noised updates. Shapley values are averaged over permutations of the
     cohort in which each client comes first equally often. The other clients follow in a random
-    order that is the same in every run. Unlike the authors' code, this policy has no convergence
-    test for stopping early. Clients with no Shapley value yet are selected first, in random order.
+    order that is the same in every run. Unlike the authors' code, this policy does not stop early
+    when the values converge. Clients without a Shapley value are selected first, in random order.
     The policy requires ``learning.validation`` > 0. It acts like ``random`` if no model is trained.
 
     Attributes:
       sweeps: number of permutations in which each client of the cohort comes first.
       tolerance: negligible difference in value. Once a coalition's value is this close to the
-        cohort's, the remaining clients of the permutation contribute 0. If the whole cohort changes
+        cohort's, the remaining clients in the permutation contribute 0. If the whole cohort changes
         the loss by less than this, all Shapley values of the round are 0.
     """
 
@@ -123,7 +123,7 @@ def coalition_value(
 
 
 def permutations(key: Array, size: int, sweeps: int) -> Array:
-    """Draw permutations, int [sweeps * size, size], with each entry first ``sweeps`` times."""
+    """Draw permutations, int [sweeps * size, size]. Each entry is first in ``sweeps`` of them."""
     lead = jnp.tile(jnp.arange(size), sweeps)
     score = jax.random.uniform(key, (sweeps * size, size))
     return jnp.argsort(score.at[jnp.arange(sweeps * size), lead].set(-1.0), axis=1)
@@ -132,7 +132,7 @@ def permutations(key: Array, size: int, sweeps: int) -> Array:
 def shapley(
     value: Callable[[Array], Array], orders: Int[Array, "R m"], tolerance: Array | float
 ) -> Float[Array, " m"]:
-    """Return the mean value that each client adds to its predecessors in R permutations.
+    """Return each client's mean marginal contribution over R permutations, float [m].
 
     ``value`` maps a coalition, bool [m], to a scalar. See :class:`GreedyFed` for ``tolerance``.
     """

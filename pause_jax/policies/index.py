@@ -22,7 +22,7 @@ from pause_jax.policies.base import Context
 
 
 class Index(NamedTuple):
-    """Functions of an index rule for one network."""
+    """Functions that implement an index rule for one network."""
 
     init: Callable[[], Any]
     value: Callable[[Array, Any, Array], Array]  # (key, state, round) -> float [K]
@@ -74,7 +74,7 @@ class Ucb(IndexRule):
 class KlUcb(IndexRule):
     """KL-UCB index, the largest q with T_k kl(mean, q) <= ln t (Garivier and Cappe 2011).
 
-    For speeds in [0, 1], this bound is tighter than a bound from Hoeffding's inequality.
+    For speeds in [0, 1], this bound is tighter than the bound from Hoeffding's inequality.
     """
 
     name: ClassVar[str] = "kl_ucb"
@@ -104,7 +104,7 @@ def bernoulli_kl(p: Array, q: Array) -> Array:
 
 
 class Moments(NamedTuple):
-    """Client statistics with the second moment of speed."""
+    """Client statistics that include the second moment of speed."""
 
     stats: ClientStats
     mean_square: Float[Array, " K"]  # mean squared speed
@@ -168,14 +168,14 @@ class Discounted(NamedTuple):
 
 
 class DiscountedUcb(IndexRule):
-    """Discounted form of the index of PAUSE (13), for clients with changing speeds.
+    """Discounted version of the PAUSE (13) index, for clients with changing speeds.
 
     After s further rounds, an observation has weight discount^s in T_k and in the mean. The
     weights of past rounds decay likewise, and t is one plus their sum. Source: Garivier and
     Moulines 2011, "On upper-confidence bound policies for switching bandit problems".
 
     Attributes:
-      discount: factor per round. The effective memory is 1 / (1 - discount) rounds.
+      discount: decay factor per round. The effective memory is 1 / (1 - discount) rounds.
       exploration: factor on the bonus of PAUSE (13). With a short memory, the full bonus would
         remain as large as the speeds and make selection almost random.
     """
@@ -192,11 +192,11 @@ class DiscountedUcb(IndexRule):
             return Discounted(empty_stats(context.num_clients).counts, zeros, zeros, jnp.zeros(()))
 
         def value(key: Array, state: Discounted, round: Array) -> Array:
-            # In round t of PAUSE (13), t - 1 rounds have been observed.
+            # In PAUSE (13), t is one plus the number of observed rounds.
             mean = state.total / jnp.where(state.weight > 0, state.weight, 1.0)
             level = (context.num_selected + 1) * jnp.log(1 + state.rounds)
             spread = jnp.sqrt(level / jnp.where(state.weight > 0, state.weight, 1.0))
-            # A client whose weight has decayed to 0 counts as untried.
+            # A client whose weight has decayed to 0 is treated as untried.
             return jnp.where(state.weight > 0, mean + self.exploration * spread, jnp.inf)
 
         def update(
@@ -222,10 +222,10 @@ class Rates(NamedTuple):
 
 
 class UsefulRate(IndexRule):
-    """UCB index that replaces the mean speed by the rate of useful updates, for overlapping rounds.
+    """UCB index on the rate of useful updates instead of the mean speed, for overlapping rounds.
 
     The index is zeta * (useful updates) / (seconds / tau_min) plus the bonus of PAUSE (13). An
-    update counts as (1 + staleness)^-a, or as 0 if it is lost or too old to be averaged. With
+    update is worth (1 + staleness)^-a, or 0 if it is lost or too old to be averaged. With
     constant latencies and neither staleness nor lost updates, the ratio is the mean speed.
 
     Attributes:

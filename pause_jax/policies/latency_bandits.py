@@ -94,7 +94,7 @@ class CsUcbQ(PolicyConfig):
         start = QueueState(empty_stats(context.num_clients), target)
 
         def select(key: Array, state: QueueState, round: Array, available: Array) -> Selected:
-            # With m = 1, the bonus is sqrt(2 ln t / T_k). Untried clients get the bound 1.
+            # With m = 1, the bonus is sqrt(2 ln t / T_k). The bound of an untried client is 1.
             bound = jnp.minimum(ucb_index(state.stats, round, 1), 1.0)
             score = (1 - self.queue_weight) * bound + self.queue_weight * state.queue
             clients = top_clients(score, available, context.num_selected, key)
@@ -113,7 +113,7 @@ class CsUcbQ(PolicyConfig):
 
 
 def _reward(latency: Array, max_latency: Array | float) -> Array:
-    """Return the reward of a latency in seconds: 1 at 0 s, falling to 0 at ``max_latency``."""
+    """Return the reward of a latency in seconds, from 1 at 0 s down to 0 at ``max_latency``."""
     return 1 - jnp.minimum(latency, max_latency) / max_latency
 
 
@@ -134,16 +134,16 @@ class RbcsF(PolicyConfig):
 
     The latencies are taubar_k = max(c^T theta_k - a sqrt(c^T H_k^-1 c), 0), where theta_k = H_k^-1
     b_k is the ridge regression estimate from the client's contexts c. After each selection, Z_k <-
-    max(Z_k + beta - x_k, 0), where x_k is 1 for chosen clients and 0 for others. Exact search
-    solves the problem in the form of PAUSE (14), with index -V taubar and weight Z.
+    max(Z_k + beta - x_k, 0), where x_k is 1 for chosen clients and 0 for others. The problem has
+    the form of PAUSE (14), with index -V taubar and weight Z, and is solved by exact search.
 
     Attributes:
       latency_weight: V, weight of the latency, in queue units per second.
-      fairness: phi in [0, 1]. Each client must take part in at least a share beta = phi m / K of
-        the rounds. This is infeasible for phi > 1. (A public program sets beta = 0.15 directly.)
+      fairness: phi in [0, 1]. Each client must take part in at least a fraction beta = phi m / K
+        of the rounds, which is infeasible for phi > 1. (A public implementation uses beta = 0.15.)
       exploration: a, scale of the confidence bound.
       ridge: lambda, ridge penalty.
-      query_seconds: time per round, in seconds, that clients take to report before selection.
+      query_seconds: duration of each round's query, in seconds.
     """
 
     name: ClassVar[str] = "rbcs_f"
@@ -202,7 +202,7 @@ class RbcsF(PolicyConfig):
 
 
 def optimistic_latency(state: RbcsState, exploration: Array | float) -> Array:
-    """Compute lower confidence bounds on the latencies in seconds, at least 0, float [K]."""
+    """Compute non-negative lower confidence bounds on the latencies in seconds, float [K]."""
     c = state.context
     theta = jnp.einsum("kij,kj->ki", state.inverse, state.moment)
     width = jnp.sqrt(jnp.maximum(jnp.einsum("ki,kij,kj->k", c, state.inverse, c), 0.0))

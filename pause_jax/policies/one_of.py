@@ -1,4 +1,4 @@
-"""Combination of policies in one program, so that the rest of it is compiled only once."""
+"""One program for several policies, which avoids recompiling the rest of the simulation."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class OortState(NamedTuple):
 
     round: Int[Array, ""]  # number of past rounds
     utility: Float[Array, " K"]  # statistical utility of each client's last report
-    # Seconds: expected latency before the first participation, last observed latency afterwards.
+    # Latency in seconds: expected before the first participation, last observed afterwards.
     duration: Float[Array, " K"]
     last_round: Int[Array, " K"]  # int32, round of the last received report (0 if none)
     threshold: Float[Array, ""]  # percentile of durations above which clients are penalised
@@ -44,15 +44,15 @@ class Oort(PolicyConfig):
 
     Attributes:
       exploration: share of the cohort reserved for exploration in round 1.
-      exploration_decay: factor on the exploration share per round.
+      exploration_decay: factor by which the exploration share decays per round.
       exploration_min: lower bound on the exploration share.
       clip: quantile at which utilities are clipped.
       penalty: a, exponent of the penalty on slow clients.
       threshold: initial percentile of latencies. At 100, no client is penalised.
-      cutoff: minimum score of the n exploited clients, as a share of the n-th best score. Clients
-        that reach this minimum are drawn with probabilities proportional to their scores.
+      cutoff: minimum score of the n exploited clients, as a fraction of the n-th best score.
+        Clients that reach this minimum are drawn with probabilities proportional to their scores.
       pacer_step: W, number of rounds between adjustments by the pacer.
-      pacer_delta: change of the percentile per adjustment.
+      pacer_delta: change in the percentile per adjustment.
       window: n new clients are drawn by score from the ``window`` * n best-scoring new clients.
     """
 
@@ -90,7 +90,7 @@ class Oort(PolicyConfig):
             exploit_key, window_key, explore_key, fill_key = jax.random.split(key, 4)
             seen, fresh = available & (state.last_round > 0), available & (state.last_round == 0)
             exploit_score, explore_score = self.scores(state, prior, round, available)
-            # The margin of 1e-4 keeps float32 rounding from losing a client.
+            # The margin of 1e-4 prevents float32 rounding from dropping a client.
             planned = jnp.floor(m * (1 - explored_share(self, round)) + 1e-4).astype(jnp.int32)
             num_explore = jnp.minimum(jnp.sum(fresh), m - planned)
             num_exploit = jnp.minimum(jnp.sum(seen), m - num_explore)
@@ -104,7 +104,7 @@ class Oort(PolicyConfig):
             pool = fresh & first_of(best, num_best)
             drawn = draw_clients(explore_score, pool, num_clients, explore_key)
             explored = first_of(drawn, num_explore)
-            # The best-scoring clients among the rest fill the remaining places.
+            # The best-scoring of the remaining clients fill the remaining slots.
             score = jnp.where(seen, exploit_score, explore_score)
             rank = jnp.where(exploited | explored, jnp.inf, score)
             clients = top_clients(rank, available, m, fill_key)
@@ -192,15 +192,15 @@ class Pisces(PolicyConfig):
     (binomial). Explored clients are drawn from clients whose first update has not arrived.
 
     The rule follows the ``statistical_only`` branch of the authors' code, which produced most of
-    their figures. The optional removal of outliers is not included. ``Asynchronous(pace=b)`` paces
+    their figures. The optional outlier removal is not implemented. ``Asynchronous(pace=b)`` paces
     the server as in Pisces.
 
     Attributes:
       penalty: beta, exponent of the lag.
       exploration: probability that a slot is used for exploration in the first decision.
-      exploration_decay: factor on the exploration probability per decision.
+      exploration_decay: factor by which the exploration probability decays per decision.
       exploration_min: lower bound on the exploration probability.
-      memory: n, number of latest updates over which the staleness is averaged.
+      memory: n, number of recent updates over which the staleness is averaged.
     """
 
     name: ClassVar[str] = "pisces"

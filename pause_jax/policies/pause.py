@@ -1,4 +1,4 @@
-"""PAUSE, BSFL and the genie: policies that maximise an index plus additive rewards, PAUSE (14).
+"""PAUSE, BSFL and the genie: policies that maximise PAUSE (14), an index plus additive rewards.
 
 Source: Peleg et al. 2025, Algorithms 1 and 2; Ben Ami et al. 2025 (BSFL).
 """
@@ -127,7 +127,7 @@ class Genie(PolicyConfig):
 class Mixture(PolicyConfig):
     """Frank-Wolfe steps towards the mixture of cohorts with the largest long-run reward.
 
-    PAUSE maximises the reward of the coming round. It ignores the fact that each participation
+    PAUSE maximises the reward of the current round. It ignores the fact that each participation
     lowers the generalization reward of later rounds. To account for this, ``Mixture`` maximises
     PAUSE (14) with the derivative of the long-run generalization reward instead of g.
 

@@ -36,7 +36,7 @@ class Polaris(PolicyConfig):
     The terms a_k = beta p_k^2 G_k^2 and b_k = gamma p_k^2 s_k^2 G_k measure the effects of large
     and of stale updates. The solution is q_k = sqrt(a_k / (b_k + tau)). Bisection finds the tau
     for which q sums to one. p_k is client k's share of the data. G_k is the norm of the last
-    received update, noise included. For unexplored clients, G_k is 0.5 at first, and then
+    received update, noise included. For unexplored clients, G_k is initially 0.5, and then
     ``optimism`` times the mean norm of the last round. s_k is 0.01 at first, 0.1 after a timely
     update, and 1.1 after a late update (``stale_updates="next"``).
 
@@ -100,7 +100,7 @@ class Polaris(PolicyConfig):
 def optimal_chances(
     size: Float[Array, " K"], stale: Float[Array, " K"], among: Bool[Array, " K"]
 ) -> Float[Array, " K"]:
-    """Return the q that minimise sum(size / q + stale q) and sum to one (0 outside ``among``).
+    """Return the q that minimises sum(size / q + stale q) and sums to one (0 outside ``among``).
 
     With delta = tau + min(stale) > 0, q = sqrt(size / (stale - min(stale) + delta)) decreases in
     delta. Because no q exceeds 1, delta is at least the ``size`` of the client with the

@@ -43,11 +43,11 @@ class PowerOfChoice(PolicyConfig):
       loss: ranking criterion. ``full`` (pow-d) queries the loss on all local data, and ``batch``
         (cpow-d) on a mini-batch. ``stale`` (rpow-d) uses the mean loss of the last local training
         and sends no query. Clients whose loss is unknown rank first.
-      candidates: d, from m to K (default: min(2 m, K)).
+      candidates: d, number of candidates, from m to K (default: min(2 m, K)).
       schedule: ``constant`` d, or ``linear`` for a linear decrease from d to m (adapow-d).
       batch_size: size of the mini-batch for ``batch``.
       query_share: time to evaluate a sample, relative to the client's latency per training sample.
-        By default, a forward pass takes 1/3 of the training time.
+        The default assumes that a forward pass takes 1/3 of the training time.
     """
 
     name: ClassVar[str] = "power_of_choice"
@@ -83,7 +83,7 @@ class PowerOfChoice(PolicyConfig):
             if self.schedule == "linear":
                 past = (round - 1) / jnp.maximum(context.num_rounds - 1, 1)
                 wanted = jnp.round(most - past * (most - m)).astype(jnp.int32)
-            # Clients are in the order of the draws, available ones first.
+            # Clients are in draw order, and available clients come first.
             return clients, available[clients] & (jnp.arange(most) < wanted)
 
         def receive(
@@ -97,7 +97,7 @@ class PowerOfChoice(PolicyConfig):
             candidates = state.candidates
             if self.loss == "stale":
                 candidates = mask_of(*ask(draw_key, state, round, available), num_clients)
-            # The loss of a diverged model is NaN, which counts as the largest loss.
+            # Treat NaN, the loss of a diverged model, as the largest loss.
             loss = jnp.where(jnp.isnan(state.loss), jnp.inf, state.loss)
             clients = top_clients(loss, candidates, m, tie_key)
             return equal_weights(clients, candidates[clients]), no_info()

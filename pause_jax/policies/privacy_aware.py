@@ -44,7 +44,7 @@ class NoiseSampling(PolicyConfig):
 
     The cost of client k is c_k = G_k^2 + nu_k, divided by the data-weighted mean cost. nu_k is the
     expected squared norm of the noise in the next release. G_k^2 is the moving mean of max(0,
-    ``|release|^2 - nu_k``). Until its first release arrives, a client gets the others' mean G_k^2.
+    ``|release|^2 - nu_k``). Until its first release arrives, a client's G_k^2 is the others' mean.
 
     With ``biased``, q minimises sum q_k c_k + lambda sum (q_k - p_k)^2 / p_k over 0 <= q_k <= 1 / m
     with sum q = 1, where p_k is client k's share of the data. Client k is drawn with probability
@@ -53,7 +53,7 @@ class NoiseSampling(PolicyConfig):
     With ``unbiased``, the inclusion probabilities pi_k minimise sum p_k^2 c_k / pi_k over 0 <= pi_k
     <= 1 with sum pi = m. The minimised sum is the error of an average with weights p_k / pi_k under
     independent draws. In the solution, pi_k = min(1, s p_k sqrt(c_k)) for a factor s. Clients with
-    more noise are drawn more often. Weights are scaled to sum to one, with a bias of order 1 / m.
+    more noise are drawn more often. Scaling the weights to sum to one adds a bias of order 1 / m.
 
     Attributes:
       form: objective, ``biased`` or ``unbiased``.
@@ -135,8 +135,8 @@ class BudgetGroups(PolicyConfig):
     Groups correspond to equal intervals of the logarithm of the total budget. Group g has n_g
     available clients, a share w_g of all available clients' data, and mean noise nu_g. Each of its
     clients is drawn with probability r_g. The r_g minimise the noise of the average, sum w_g^2 nu_g
-    / (r_g n_g), with sum r_g n_g = m. In the solution, r_g n_g is proportional to w_g sqrt(nu_g)
-    unless r_g is 1. A client's weight is w_g / (r_g n_g). Weights are scaled to sum to one.
+    / (r_g n_g), subject to sum r_g n_g = m. In the solution, r_g n_g is proportional to w_g
+    sqrt(nu_g) unless r_g is 1. Client weights w_g / (r_g n_g) are scaled to sum to one.
 
     Attributes:
       num_groups: maximum number of groups. Clients with equal budgets are in the same group.
@@ -168,7 +168,7 @@ class BudgetGroups(PolicyConfig):
 
 
 def by_next_noise(context: Context, choose: Callable[[Array, Array, Array], Selection]) -> Policy:
-    """Build a policy from a function ``choose``: (key, noise [K], mask [K]) -> Selection.
+    """Build a policy from ``choose``, which maps (key, noise [K], mask [K]) to a Selection.
 
     The noise is ``Context.noise_power``. The mask marks the available clients whose budget is
     not spent. The state is the number of participations of each client.
@@ -257,7 +257,7 @@ def drawn_by(
 
 
 def groups_of(budget: Array, num_groups: int) -> Array:
-    """Return each client's group, int32 [K], from equal intervals of the log budget, ascending.
+    """Return each client's group, int32 [K], by equal intervals of the log budget (ascending).
 
     All clients are in group 0 if all budgets are equal or all are infinite.
     """

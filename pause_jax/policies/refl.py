@@ -45,7 +45,7 @@ class Refl(PolicyConfig):
 
     Attributes:
       memory: alpha, weight of the previous mu.
-      query_seconds: time per round, in seconds, that clients take to report before selection.
+      query_seconds: duration of each round's query, in seconds.
     """
 
     name: ClassVar[str] = "refl"

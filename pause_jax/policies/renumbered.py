@@ -1,4 +1,4 @@
-"""Wrapper that shows the clients to a policy under permuted numbers."""
+"""Wrapper that presents the clients to a policy in a permuted order."""
 
 from __future__ import annotations
 

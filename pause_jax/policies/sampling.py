@@ -38,7 +38,7 @@ class MdSampling(PolicyConfig):
 class ClusteredSize(PolicyConfig):
     """Clustered sampling based on sample size, with one draw from each of m distributions.
 
-    Like MD sampling, it is unbiased, and the variance of its weights is never larger.
+    It is unbiased like MD sampling, and the variance of its weights is never larger.
     """
 
     name: ClassVar[str] = "clustered_size"
@@ -103,7 +103,7 @@ class F3ast(PolicyConfig):
 def size_distributions(data_size: Array, num_selected: int) -> Array:
     """Return the m distributions of Algorithm 1, float [m, K], in closed form.
 
-    The algorithm pours the clients, largest first, into m bins of equal capacity. With the
+    The algorithm distributes the clients, largest first, over m bins of equal capacity. With the
     cumulative shares P_i of the sorted clients, r_{k,i} = m max(0, min(P_i, k/m) - max(P_{i-1},
     (k-1)/m)). Each row sums to one. Column i sums to m p_i, even if m p_i exceeds 1.
     """
@@ -119,7 +119,7 @@ def size_distributions(data_size: Array, num_selected: int) -> Array:
 
 
 def draw_from_rows(key: Array, rows: Array, available: Array, context: Context) -> Selection:
-    """Draw one available client from each row of probabilities, [m, K].
+    """Draw one available client from each row of the probabilities ``rows`` [m, K].
 
     All draws have the same weight. A client drawn twice trains once with twice the weight, leaving
     one slot empty. Weights sum to one, or to zero if no client is available.

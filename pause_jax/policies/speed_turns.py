@@ -28,7 +28,7 @@ class SpeedTurns(PolicyConfig):
     """Selection of the fastest clients, by estimated speed, among those due in the current cycle.
 
     A client takes part at most once per cycle, with clients of similar speed. If fewer than m due
-    clients are available, the fastest of the other available ones join and start the next cycle.
+    clients are available, the fastest other available clients join and start the next cycle.
 
     Attributes:
       index: index rule that estimates speeds optimistically.

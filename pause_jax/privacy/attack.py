@@ -68,7 +68,7 @@ def epsilon_bound(
     """Compute the lower bound ln((TPR_low - delta) / FPR_up) on epsilon, or 0 if it is negative.
 
     TPR_low bounds TPR = ``true`` / ``trials`` from below, and FPR_up bounds FPR = ``false`` /
-    ``trials`` from above. Each fails with probability <= (1 - confidence) / 2 (Jagielski et al.).
+    ``trials`` from above. Each bound fails with probability <= (1 - confidence) / 2.
     """
     gain = low_end(true, trials, confidence) - delta
     return np.log(np.maximum(gain / high_end(false, trials, confidence), 1.0))
@@ -90,7 +90,7 @@ def two_point(
     reach with the same number of releases, and the name of the attack.
     """
     entries = next(iter(pairs.values()))[0].size
-    # Estimating a mean and a covariance takes at least a few releases, even for large updates.
+    # Estimating a mean and a covariance requires at least a few releases, even for large updates.
     fit = max(4, min(samples // (20 * len(pairs)), FITTED_NUMBERS // entries))
     choose, measure = max(4, samples // (5 * len(pairs))), samples // 4
     draw = _sampler(release, chunk=max(1, min(fit, CHUNK_NUMBERS // entries)))
@@ -117,7 +117,7 @@ def _releases(release: Release, key: Array, part: int, x: Array, chunk: int) -> 
 
 
 def _sampler(release: Release, chunk: int) -> Draw:
-    """Build a function that draws releases in chunks and keeps only their reduction."""
+    """Build a function that draws releases in chunks and reduces each chunk to save memory."""
 
     def draw(
         key: Array, x: np.ndarray, number: int, keep: Callable[[np.ndarray], np.ndarray]
@@ -141,7 +141,7 @@ def _choose(
     choose: int,
     delta: float,
 ) -> Attack:
-    """Fit scores to releases of two inputs, and use new releases to choose the best attack."""
+    """Fit scores to releases of two inputs and choose the best attack on new releases."""
     x0, x1 = inputs
     keys = jax.random.split(key, 4)
     seen0 = draw(keys[0], x0, fit, lambda y: y)
@@ -178,7 +178,7 @@ def _best_events(
 
 
 def _fit(direction: np.ndarray, seen0: np.ndarray, seen1: np.ndarray) -> dict[str, Score]:
-    """Fit the scores, and return them by name. Each score detects one kind of noise or fault."""
+    """Return the fitted scores by name. Each score detects one kind of noise or fault."""
     mean0, mean1 = seen0.mean(axis=0), seen1.mean(axis=0)
     touched = direction != 0
 

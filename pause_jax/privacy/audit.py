@@ -57,7 +57,7 @@ def audit(
     Args:
       mechanism: mechanism to audit. Its ``delta`` is part of the claim. Audit Gaussian noise at
         delta 0.1, because the events that distinguish inputs are too rare at 1e-5.
-      key: random key. The same key gives the same result.
+      key: random key. Results are reproducible for a given key.
       epsilon: claimed epsilon of a single release.
       claim: ``coordinate`` (neighbours differ in one coordinate) or ``update`` (neighbours are
         any two updates). The default is the mechanism's ``unit``.
@@ -66,7 +66,7 @@ def audit(
       confidence: confidence of the lower bound.
 
     Returns:
-      Result of the audit. Its epsilons are for a single release, per unit of the claim.
+      Result of the audit. All epsilons apply to a single release, per unit of the claim.
 
     Raises:
       ConfigError: if the claim, epsilon, dimension, number of samples or confidence is invalid.

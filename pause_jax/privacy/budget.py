@@ -1,9 +1,9 @@
 """Privacy budgets: schedules of the epsilon that a client spends in each participation.
 
 A schedule defines eps_i for i = 1, 2, ... with sum eps_i <= eps_bar. By basic composition (PAUSE,
-Theorem 2), all releases of a client together are then eps_bar-LDP, no matter how often the client
-is chosen or how this choice depends on the past. Every epsilon is for one client and one unit of
-the mechanism (``Mechanism.unit``). Methods that take participations act elementwise on integers.
+Theorem 2), all releases of a client are then jointly eps_bar-LDP, no matter how often the client
+is chosen or how this choice depends on the past. Every epsilon applies to one client and one unit
+of the mechanism (``Mechanism.unit``). Methods act elementwise on integer participation arguments.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Budget(Config):
         raise NotImplementedError
 
     def total(self) -> Array:
-        """Return eps_bar, a scalar, or [K] if budgets differ (infinity for an unlimited budget)."""
+        """Return eps_bar as a scalar, or as [K] if budgets differ (infinity if unlimited)."""
         return jnp.asarray(jnp.inf)
 
     def loaded(self) -> Self:
-        """Read the budget's file of client factors, if any, and return the budget."""
+        """Read the budget's file of client factors, if any, and return the updated budget."""
         return self
 
     def of_clients(self, key: Array, num_clients: int) -> Self:
@@ -61,7 +61,7 @@ class Budget(Config):
 class Unlimited(Budget):
     """Unlimited budget, which remains full although every release spends infinite epsilon.
 
-    Mechanisms without a guarantee use this class. A config cannot choose it, so it has no name.
+    Mechanisms without a guarantee use this class. Configs cannot select it, so it has no name.
     """
 
     def remaining(self, participations: Array) -> Array:
@@ -120,7 +120,7 @@ class Schedule(Budget):
         return self.total_epsilon * (1 - self.remaining(participations))
 
     def at_least_something(self, epsilon: Array) -> Array:
-        """Raise eps_i to at least ``LEAST_SHARE`` of eps_bar, elementwise, because 0 is invalid."""
+        """Clamp eps_i to at least ``LEAST_SHARE`` of eps_bar, elementwise, because 0 is invalid."""
         tiny = jnp.finfo(epsilon.dtype).tiny
         return jnp.maximum(epsilon, jnp.maximum(self.total_epsilon * LEAST_SHARE, tiny))
 
@@ -133,7 +133,7 @@ class Geometric(Schedule):
     """Geometric schedule eps_i = eps_bar (e^eta - 1) e^(-eta i), with p_k = e^(-eta T_k).
 
     T_k is the number of participations (PAUSE, below equation (6)). The budget is never exhausted,
-    but eps_i is only 2^-100 eps_bar from about i = 70 / eta on. The noise is then huge.
+    but from about i = 70 / eta onwards, eps_i is only 2^-100 eps_bar, and the noise is huge.
 
     Attributes:
       decay: eta, > 0 and at most 80.
@@ -157,7 +157,7 @@ class Geometric(Schedule):
 
 
 class Uniform(Schedule):
-    """Uniform schedule of eps_bar / n per participation (less in the last, if n is fractional).
+    """Uniform schedule of eps_bar / n per participation (less in the last one if n is fractional).
 
     Attributes:
       horizon: n >= 1, number of participations of one client (need not be an integer).
@@ -214,7 +214,7 @@ class Constant(Schedule):
 
 
 class Table(Schedule):
-    """Table of shares of eps_bar, one per participation. The schedule ends with the table.
+    """Table of shares of eps_bar, one per participation. The schedule ends after the last share.
 
     Attributes:
       shares: eps_i / eps_bar > 0 for i = 1, 2, ..., with a sum of at most 1 (static).

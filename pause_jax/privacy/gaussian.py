@@ -21,7 +21,7 @@ NEWTON_STEPS = 8
 # Cap on epsilon. A capped epsilon requires more noise, so the guarantee still holds.
 MAX_EPSILON = 1e4
 # In float32, the multiplier has a relative error below 2e-4 for epsilon >= 0.01 and delta >= 1e-9.
-# This margin keeps the multiplier from being too small.
+# This margin covers the error, because too small a multiplier would void the guarantee.
 MARGIN = 1.0005
 
 
@@ -54,7 +54,7 @@ def upper_quantile(log_probability: Array) -> Array:
     tail = jnp.where(mirrored, log_complement(log_probability), log_probability)
 
     # log P(N >= x) is concave and decreasing, so Newton's method from the right never overshoots.
-    # P(N >= x) <= exp(-x^2 / 2) gives a starting point on the right.
+    # The bound P(N >= x) <= exp(-x^2 / 2) yields a starting point on the right.
     def step(_: int, x: Array) -> Array:
         log_tail = log_ndtr(-x)
         return x + (log_tail - tail) * jnp.exp(log_tail - log_density(x))
@@ -105,7 +105,7 @@ class GaussianMechanism(WholeUpdate):
     Formal guarantees:
       The unit is the whole update of one release. The guarantee is (eps_i, delta)-LDP
       (replace-one). Two clipped updates differ by at most 2C in L2 norm. The analytic calibration
-      of Balle and Wang 2018 (arXiv 1805.06530) gives sigma for this sensitivity and is valid for
+      of Balle and Wang 2018 (arXiv 1805.06530) sets sigma for this sensitivity and is valid for
       every eps_i. By basic composition, n releases are (sum of eps_i, n * delta)-LDP.
 
     Attributes:

@@ -26,7 +26,7 @@ UNITS = ("coordinate", "update")
 
 
 class LaplaceLoss(NamedTuple):
-    """Privacy loss of Laplace noise with scale (L1 distance of two inputs) / eps_i.
+    """Privacy loss of Laplace noise with scale (L1 distance between two inputs) / eps_i.
 
     For a fixed distance, the loss is largest if the inputs differ in a single coordinate.
     """
@@ -37,7 +37,7 @@ class LaplaceLoss(NamedTuple):
 class GaussianLoss(NamedTuple):
     """Privacy loss of normal noise."""
 
-    multiplier: Float[Array, " n"]  # sigma_i / (L2 distance of two inputs), > 0
+    multiplier: Float[Array, " n"]  # sigma_i / (L2 distance between two inputs), > 0
 
 
 class WorstLoss(NamedTuple):
@@ -59,7 +59,7 @@ class Mechanism(Config):
 
     Attributes:
       unit: unit that epsilon protects: ``coordinate``, ``update``, or ``none``.
-      delta: failure probability of a single release (n * delta for n releases), or 0 if pure.
+      delta: failure probability of a single release (n * delta for n releases), or 0 for pure LDP.
       budget: budget of one client, per ``unit``.
     """
 
@@ -89,9 +89,9 @@ class Mechanism(Config):
         """Return the privatized update of one client, float [d].
 
         Args:
-          key: random key for this client and round, never reused.
+          key: random key for this client and round, which must not be reused.
           update: float [d], before the mechanism clips it.
-          epsilon: scalar > 0, epsilon of this release in the mechanism's unit.
+          epsilon: scalar > 0, epsilon of this release, per ``unit``.
         """
         raise NotImplementedError(
             f"{type(self).__name__}.privatize is not defined. Define privatize(key, update, "
@@ -111,7 +111,7 @@ class Mechanism(Config):
 
 
 class NoPrivacy(Mechanism):
-    """Mechanism that releases the update unchanged, with no guarantee and at infinite epsilon."""
+    """Mechanism that releases the update unchanged, without a guarantee (infinite epsilon)."""
 
     name: ClassVar[str] = "none"
     summary: ClassVar[str] = "no noise, no guarantee"
@@ -124,7 +124,7 @@ class NoPrivacy(Mechanism):
 
 
 class Budgeted(Mechanism):
-    """Base class for private mechanisms, whose releases are each (eps_i, ``delta``)-LDP.
+    """Base class for private mechanisms. Each release is (eps_i, ``delta``)-LDP.
 
     A subclass must define ``unit``. By default, releases compose like randomised response, which is
     the worst case. Override ``privacy_loss`` if the distribution of the noise is known.
@@ -148,7 +148,7 @@ class PerCoordinateLaplace(Budgeted):
     Formal guarantees:
       The unit is a single coordinate of one release. The guarantee is pure eps_i-LDP (replace-one).
       Two clamped values of a coordinate differ by at most Delta. The whole update of d coordinates
-      is only d * eps_i-LDP (basic composition), so quote d * eps_i for a whole update.
+      is only d * eps_i-LDP (basic composition), so report d * eps_i for a whole update.
 
     Attributes:
       sensitivity: Delta, width of the clamping interval (the authors' ``delta_f``).

@@ -36,7 +36,7 @@ class Projected(Mechanism):
 
     The projection is a subsampled randomised Hadamard transform. It pads the update to length n,
     the next power of two, flips signs at random, applies the Walsh-Hadamard transform, and keeps
-    one coordinate of each of k blocks, scaled by the square root of the block's length. The
+    one coordinate from each of k blocks, scaled by the square root of the block's length. The
     transposed transform maps the release back without storing a matrix.
 
     Formal guarantees:
@@ -85,7 +85,7 @@ class Projected(Mechanism):
             )
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
-        # The first key is public, because the server needs it to project back.
+        # The first key is public, because the server needs it to map the release back.
         public, secret = jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
         padded = padded_size(update.size)
         edges = np.arange(min(self.dimension, padded) + 1) * padded // min(self.dimension, padded)

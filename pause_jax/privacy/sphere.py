@@ -1,6 +1,6 @@
 """Mechanisms that randomise the direction of updates with bounded L2 norm.
 
-For epsilon 8 and 50,890 parameters, PrivUnitG has 1/10 of the Gaussian mechanism's error, and
+At epsilon 8 with 50,890 parameters, PrivUnitG has 1/10 of the Gaussian mechanism's error, and
 1/30,000 of the error of Laplace noise with an L1 bound large enough to preserve L2 unit vectors.
 """
 
@@ -81,12 +81,12 @@ class PrivUnitG(WholeUpdate):
     """Mechanism that draws a normal vector, oversampling a cap around the update.
 
     Formal guarantees:
-      Unit: the whole update of one release; pure eps_i-LDP, replace-one. The guarantee holds for
-      any two unit vectors and does not rely on a sensitivity bound. Asi, Feldman and Talwar 2022
-      (arXiv 2205.02466).
+      The unit is the whole update of one release. The guarantee is pure eps_i-LDP (replace-one).
+      It holds for any two unit vectors and does not rely on a sensitivity bound. Source: Asi,
+      Feldman and Talwar 2022 (arXiv 2205.02466).
 
-    The clipped update is extended by one coordinate to norm C, and then divided by C to become a
-    unit vector. The release is an unbiased estimate of the clipped update.
+    The clipped update is divided by C and extended by one coordinate to a unit vector. The release
+    is an unbiased estimate of the clipped update.
     """
 
     name: ClassVar[str] = "priv_unit_g"
@@ -120,11 +120,11 @@ class DuchiL2(WholeUpdate):
     """Mechanism that draws a point on a large sphere, oversampling the update's hemisphere.
 
     Formal guarantees:
-      Unit: the whole update of one release; pure eps_i-LDP, replace-one. The guarantee holds for
-      any two points of the ball of radius C and does not rely on a sensitivity bound. The release
-      is unbiased for the clipped update. The mean squared error is order-optimal for eps_i <= 1
-      but always above about 1.57 d C^2. Duchi, Jordan and Wainwright 2018 (arXiv 1604.02390),
-      section 4.2.3.
+      The unit is the whole update of one release. The guarantee is pure eps_i-LDP (replace-one).
+      It holds for any two points in the ball of radius C and does not rely on a sensitivity bound.
+      The release is unbiased for the clipped update. The mean squared error is order-optimal for
+      eps_i <= 1 but always above about 1.57 d C^2. Source: Duchi, Jordan and Wainwright 2018 (arXiv
+      1604.02390), section 4.2.3.
     """
 
     name: ClassVar[str] = "duchi_l2"

@@ -63,7 +63,7 @@ def laplace(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Arr
 def laplace_from(words: Array) -> Array:
     """Convert random words to Laplace noise of scale 1, a float32 array of the same shape.
 
-    One bit sets the sign, and 31 set the magnitude. The maximum is 22 (``jax.random.laplace``: 16).
+    One bit sets the sign, and 31 set the magnitude. The maximum is 22 (16 in ``jax.random``).
     """
     magnitude = -jnp.log((_signed(words >> 1) + 0.5) * 2.0**-31)
     return jnp.where(words & 1, magnitude, -magnitude)
@@ -89,6 +89,6 @@ def _signed(words: Array) -> Array:
 def evenly(count: int) -> NDArray[np.float64]:
     """Return i times the golden ratio modulo 1 for i = 0, ..., ``count`` - 1, float [count].
 
-    Consecutive multiples are spread evenly over [0, 1), so neighbouring values differ clearly.
+    The values are spread evenly over [0, 1), and consecutive values differ by at least 0.38.
     """
     return np.asarray(np.arange(count) * _GOLDEN % 1, np.float64)

@@ -109,12 +109,12 @@ def budgets(world: Array) -> Array:
 
 
 def client_order(world: Array) -> Array:
-    """Derive the key that orders the clients, by folding in a number that no round uses."""
+    """Derive the key for ordering the clients, by folding in a number that no round uses."""
     return jax.random.fold_in(world, 2**32 - 2)
 
 
 def holdout(data: Array) -> Array:
-    """Derive the key for drawing held-out samples, by folding in a number that no split uses."""
+    """Derive the key for drawing held-out samples, by folding in an unused number."""
     return jax.random.fold_in(data, 2**32 - 1)
 
 

@@ -1,4 +1,4 @@
-"""Sums that are rounded in the same way in every program and at every batch size.
+"""Sums with identical rounding in every program and at every batch size.
 
 XLA chooses the order of additions based on array shapes. A difference of one ulp can decide a
 near-tie between two cohorts, and two runs diverge after the first different choice.
@@ -43,6 +43,6 @@ def on_grid(values: Array, terms: int) -> Array:
     the largest absolute value.
     """
     # Adding ``large`` rounds a value to the ulp of ``large``, and the subtraction is exact. The
-    # maximum keeps XLA from fusing the product with these operations.
+    # maximum prevents XLA from fusing the product with these operations.
     large = jnp.max(3.0 * terms * jnp.abs(values))
     return (values + large) - large

@@ -1,4 +1,4 @@
-"""Warnings about custom parts that break their contract, and models that become non-finite.
+"""Warnings about custom parts that break their contract and about non-finite models.
 
 Compiled code cannot raise exceptions, so a run records which rules were broken. Runs with a
 built-in policy and latency model skip these checks, because the library's tests cover them.
@@ -24,7 +24,7 @@ NONFINITE = "first_nonfinite_round"
 RULES = (
     "the policy chose a client twice",
     "the policy chose a client that does not exist",
-    "the policy gave a weight to a client that was not available",
+    "the policy gave weight to an unavailable client",
     "the policy's weights are negative or not finite",
     "the policy's weights do not sum to one",
     "a latency is not finite",
@@ -40,7 +40,7 @@ def is_checked(config: SimConfig) -> bool:
 
 
 def broken(selection: Selection, available: Array, latency: Array, min_latency: Array) -> Array:
-    """Return an int32 bit mask of the rules broken in a round. Bit i stands for ``RULES[i]``."""
+    """Return an int32 bit mask of the rules broken in a round. Bit i represents ``RULES[i]``."""
     clients, weights = selection
     active = selection.active
     num_clients = available.shape[0]
@@ -92,7 +92,7 @@ def finding(rounds: Any, rules: Any) -> str:
 
 
 def not_finite(rounds: Any) -> str:
-    """Report how many seeds have a non-finite model, and the first such round ("" if none do)."""
+    """Report how many seeds have a non-finite model and the first such round ("" if none)."""
     each = np.ravel(rounds)
     bad = each[each > 0]
     if not bad.size:

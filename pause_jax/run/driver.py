@@ -43,7 +43,7 @@ class Watch:
     """Hooks for the driver. The defaults are for single runs, which are never saved or resumed."""
 
     def calling(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context manager for one call of a step. The call may trigger compilation."""
+        """Return a context manager for one call of a step, which may trigger compilation."""
         return telling()
 
     def resumed(
@@ -113,7 +113,7 @@ def _calling(watch: Watch) -> Iterator[None]:
 
 
 def _first_rounds(record: Record, segment: Segment, batched: bool) -> Record:
-    """Remove the padding rows that follow the segment's last played round."""
+    """Remove the padding rows after the segment's last simulated round."""
     to_play = int(segment.to_play)
     return jax.tree.map(lambda x: x[:, :to_play] if batched else x[:to_play], record)
 

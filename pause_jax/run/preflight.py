@@ -59,7 +59,7 @@ def check_one_key(key: Array, taker: str, fix: str) -> None:
 
 
 def checked_keys(keys: Array) -> Array:
-    """Validate one or several typed keys, and return them as an array of keys [S].
+    """Validate one or several typed keys and return them as an array of keys [S].
 
     Raises:
       ConfigError: if the keys are untyped, empty or not distinct, or have more than one axis.
@@ -83,7 +83,7 @@ def checked_keys(keys: Array) -> Array:
 
 
 def checked_devices(devices: Sequence[jax.Device] | None) -> list[jax.Device]:
-    """Validate devices, and return them as a list (default: all devices).
+    """Validate devices and return them as a list (default: all devices).
 
     Raises:
       ConfigError: if an entry is not a JAX device, a device is repeated, or the list is empty.
@@ -120,7 +120,7 @@ def _is_count(value: Any) -> bool:
 
 
 def execution_of(client_batch: int | None, mesh: Mesh | None = None) -> Execution:
-    """Build the execution options of local training, with JAX's configured matmul precision.
+    """Build the execution options for local training, with JAX's configured matmul precision.
 
     Raises:
       ConfigError: if ``client_batch`` is neither None nor an integer >= 1.
@@ -209,15 +209,15 @@ def check_size(config: SimConfig, data: Any, quantities: Quantities, num_runs: i
         num_runs * recorded_bytes(quantities, config),
         f"{sizes}, num_rounds = {config.num_rounds}: the record of {num_runs} run"
         + "s" * (num_runs > 1),
-        "Simulate fewer clients, rounds or seeds, or record less (record=...).",
+        "Simulate fewer clients, rounds or seeds, or record fewer quantities (record=...).",
     )
 
 
 def warn_if_far(min_latency: ArrayLike, fastest: ArrayLike) -> None:
     """Warn if ``min_latency`` is far below ``fastest`` (both in seconds), but not while tracing.
 
-    ``fastest`` is the fastest client's expected latency. A far smaller ``min_latency``, often due
-    to latencies in milliseconds, makes speeds negligible compared with exploration bonuses.
+    ``fastest`` is the fastest client's expected latency. If ``min_latency`` is far smaller, often
+    because latencies are in milliseconds, speeds are negligible compared with exploration bonuses.
     """
     if isinstance(fastest, jax.core.Tracer):
         return
@@ -241,7 +241,7 @@ def warn_if_cut(config: SimConfig, sizes: Array) -> None:
     if steps := config.learning.cut_steps(largest):
         warnings.warn(
             f"learning.max_steps = {config.learning.max_steps}: cuts short the training of the "
-            f"largest client, whose {largest} samples take {steps} local steps. Set "
+            f"largest client, whose {largest} samples need {steps} local steps. Set "
             f"learning.max_steps = {steps} to keep all steps.",
             stacklevel=3,
         )

@@ -35,16 +35,16 @@ CALLS = 20
 MOST_ROOM = 16 * 2**20
 # Maximum product of cohort and update size for which compilation takes longer than the run.
 SMALL = 20_000
-# Partition specs of arguments with a leading run axis, and of arguments shared by all runs.
+# Partition specs for arguments with a leading run axis and for arguments shared by all runs.
 RUN, SAME = PartitionSpec("run"), PartitionSpec()
 
 
 class Segment(NamedTuple):
-    """Consecutive rounds played by one call to ``advance``.
+    """Consecutive rounds simulated by one call to ``advance``.
 
     Attributes:
       rounds: int32 [R], consecutive round numbers. R is the limit per call (``ProgramSpec.room``).
-      to_play: int32 scalar, number of rounds to play, starting with the first.
+      to_play: int32 scalar, number of rounds to simulate, starting with the first.
     """
 
     rounds: Any
@@ -130,11 +130,11 @@ class ProgramSpec(NamedTuple):
     options: str
 
     def config_of(self, config: SimConfig) -> SimConfig:
-        """Reset the fields that the program ignores, and return the config."""
+        """Return the config after resetting the fields that the program ignores."""
         return _of_any_length(config) if self.any_length else config
 
     def segment(self, config: SimConfig, first: int, to_play: int) -> Segment:
-        """Return the segment that plays ``to_play`` rounds, starting at round ``first``."""
+        """Return the segment of ``to_play`` rounds that starts at round ``first``."""
         rounds = np.arange(first, first + self.room, dtype=np.int32)
         return Segment(rounds, np.int32(to_play), jax.tree.map(np.int32, length_of(config)))
 
@@ -147,7 +147,7 @@ def program_spec(
     longest: int | None = None,
     num_runs: int = 1,
 ) -> ProgramSpec:
-    """Choose the program for ``num_runs`` runs, with at most ``longest`` rounds per call."""
+    """Choose the program for ``num_runs`` runs (``longest``: room if no standard room applies)."""
     any_length = all_ours(config, quantities)
     room = next(n for n in ROOMS if CALLS * n >= config.num_rounds)
     heavy = recorded_bytes(quantities, config.replace(num_rounds=room)) > MOST_ROOM
@@ -214,7 +214,7 @@ def _over_devices(
 ) -> Callable[..., Any]:
     """Distribute a step's runs over a mesh, or return the step unchanged if ``mesh`` is None.
 
-    The devices do not communicate. A device with several runs vmaps the step.
+    The devices do not communicate. If a device has several runs, the step is vmapped.
     """
     if mesh is None:
         return step

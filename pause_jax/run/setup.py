@@ -126,7 +126,7 @@ def setup_of(
 
 
 def policy_for(config: SimConfig, context: Context, world: Array) -> Policy:
-    """Build the policy of a run. It sees shuffled client numbers if the config asks for them."""
+    """Build the policy of a run, with shuffled client numbers if ``shuffle_clients`` is True."""
     if not config.shuffle_clients:
         return policy_of(config.policy, context)
     order = jax.random.permutation(keys.client_order(world), config.num_clients)

@@ -40,24 +40,24 @@ def simulate(
 ) -> Result:
     """Simulate federated learning under a selection policy.
 
-    Equal configs, keys and data give bit-identical results on the same device. The function can be
-    vmapped over keys and over stacked configs (``pause_jax.stack``). ``sweep`` does both and labels
-    the results. Matrix products in local training use ``jax.default_matmul_precision``. Its default
-    is the device's precision (TF32 on recent GPUs). All other matrix products use float32.
+    The same config, key and data produce bit-identical results on the same device. The function can
+    be vmapped over keys and over stacked configs (``pause_jax.stack``). ``sweep`` does both and
+    labels the results. Matrix products in local training use ``jax.default_matmul_precision`` (by
+    default, the device's precision, e.g. TF32 on recent GPUs). Other matrix products use float32.
 
     Args:
       config: configuration of the simulation.
       key: typed key, ``jax.random.key(seed)``. Runs with the same key share the world (latencies,
         availability), the partition and the initial model, regardless of the policy.
       data: data set to use instead of the config's data set.
-      record: quantities to record, by name or as a custom ``Quantity``. ``(*QUANTITIES, mine)``
+      record: names of quantities to record, or custom ``Quantity`` objects. ``(*QUANTITIES, mine)``
         adds a custom quantity. The default is all of ``QUANTITIES``, the learner's metrics and, if
         rounds overlap, ``STEP_QUANTITIES``. Client metrics such as ``client_accuracy`` need
         ``learning.holdout``. Only the simulator knows these metrics. No client sends them.
       devices: devices that share the local training of large cohorts (default: JAX's default
         device). ``sweep`` distributes whole runs instead.
       client_batch: maximum number of clients that train in parallel on a device (1: one by one).
-        The default depends on the memory that a client needs. Results differ only by rounding.
+        The default depends on the memory per client. The choice affects only rounding.
 
     Returns:
       Result with the recorded quantities and the final model.

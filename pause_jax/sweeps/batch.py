@@ -125,7 +125,7 @@ class _ThreadWatch(Watch):
     checkpoint: Checkpoint | None
 
     def calling(self) -> contextlib.AbstractContextManager[Any]:
-        # Lock only the dispatch of a step, not its execution. The first thread compiles the step.
+        # The lock lets only one thread compile a step. It covers dispatch, but not execution.
         return self.handing_over
 
     def resumed(

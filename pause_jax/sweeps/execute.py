@@ -60,9 +60,9 @@ def sweep(
 ) -> xr.Dataset:
     """Run every config with every key.
 
-    Configs share one compilation if only traced numbers differ. Configs without custom parts can
-    usually differ in the number of rounds as well. Built-in policies also share one, unless they
-    differ in cohort size or ``releases``, or set ``alone``. Runs use all devices and cores.
+    Configs share a compilation if only traced numbers differ. Configs without custom parts can
+    usually differ in the number of rounds too. Built-in policies share a compilation unless they
+    differ in cohort size or ``releases``, or set ``alone``. A sweep uses all devices and cores.
 
     Each row of the result equals ``simulate(config, key)`` up to rounding. If two cohorts are
     equally good up to rounding, ``sweep`` and ``simulate`` may choose differently and then diverge.
@@ -72,7 +72,7 @@ def sweep(
       keys: distinct typed keys [S], for example ``jax.random.split(jax.random.key(0), S)``.
       data: data set that replaces the data set of every config.
       record: quantities to record, as in :func:`simulate`.
-      memory_limit: maximum estimated memory of runs per device in GiB, unless ``max_batch`` is set.
+      memory_limit: maximum estimated memory of runs per device in GiB. Ignored with ``max_batch``.
       max_batch: maximum number of concurrent runs (default: what fits in ``memory_limit``),
         rounded up to a multiple of the number of devices (of threads on a single CPU device).
       devices: devices to run on (default: all devices).
@@ -82,7 +82,7 @@ def sweep(
         arguments resumes from this folder, even if the process was killed, and returns the same
         bits as an uninterrupted sweep.
       executor: executor whose workers run the chunks, for example Dask's ``client.get_executor()``,
-        a submitit executor or a process pool. Identical processors compute the same bits.
+        a submitit executor or a process pool. Identical processors produce the same bits.
       progress: whether to show a progress bar if standard error is a terminal.
 
     Returns:
@@ -95,8 +95,8 @@ def sweep(
     Raises:
       ConfigError: if an argument is invalid, or the store contains a sweep with different configs,
         data, keys, code, versions or devices. Raised before any run starts.
-      SweepInterrupted: if the sweep is interrupted or fails with RuntimeError. Its attribute
-        ``finished`` contains the finished runs.
+      SweepInterrupted: if the sweep is interrupted, runs out of memory or fails with RuntimeError
+        or FloatingPointError. Its attribute ``finished`` contains the finished runs.
 
     Warns:
       BrokenContract: if custom parts broke their contract and ``record`` includes
@@ -158,7 +158,7 @@ def execute(
 
     Raises:
       ConfigError: if another process is running the sweep in the same store.
-      SweepInterrupted: if the sweep is interrupted or fails with RuntimeError.
+      SweepInterrupted: if the sweep stops early (see :func:`sweep`).
     """
     if store is not None:
         plan = store.plan
@@ -212,7 +212,7 @@ def _run_by_workers(
     update: Callable[..., None],
     workers: Workers,
 ) -> Iterator[tuple[Chunk, Rows]]:
-    """Run chunks on the workers, and save and yield each chunk when its rows arrive."""
+    """Run chunks on the workers, and save and yield each chunk as its rows arrive."""
     update(description="running on workers")
     for chunk, rows in workers.run(plan, missing):
         if store is not None:

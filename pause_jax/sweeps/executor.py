@@ -2,7 +2,7 @@
 
 A task consists of the pickled arguments of the sweep and the chunk to run. Each worker prepares
 the sweep once. A worker rejects tasks if its code, versions or devices differ from the first
-worker's. Workers with identical processors therefore compute bit-identical results.
+worker's. Results are therefore bit-identical if all workers have identical processors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pause_jax.sweeps.labels import Rows
 from pause_jax.sweeps.plan import Chunk, Chunking, SweepPlan, plan_sweep
 from pause_jax.sweeps.store import NAMED
 
-# Maximum number of attempts to run a task if its workers die. Dask also retries on its own.
+# Maximum number of attempts to run a task if its workers die, in addition to Dask's own retries.
 ATTEMPTS = 3
 
 
@@ -156,9 +156,9 @@ def _prepared(arguments: bytes) -> SweepPlan:
 def _results(
     executor: Executor, function: Callable[..., Any], tasks: Mapping[Any, tuple[Any, ...]]
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield (name, result) for each task when it finishes.
+    """Run tasks, and yield (name, result) as each task finishes.
 
-    If a worker dies, its tasks run again after the others, up to ``ATTEMPTS`` times in total.
+    If a worker dies, its tasks are retried after the others, up to ``ATTEMPTS`` times in total.
     """
     for attempt in range(1, ATTEMPTS + 1):
         names = {executor.submit(function, *task): name for name, task in tasks.items()}
@@ -168,7 +168,7 @@ def _results(
                 name = names.pop(future)
                 try:
                     result = future.result()
-                except Exception as error:  # raised by the executor; tasks return errors as text
+                except Exception as error:  # from the executor, because tasks return errors as text
                     if attempt == ATTEMPTS:
                         raise RuntimeError(f"a worker failed: {error!r}") from error
                     failed.append(name)

@@ -165,7 +165,7 @@ def _client_ids(configs: Sequence[PreparedConfig], number: int) -> dict[str, Any
 
 
 def _differing(flat: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the values [config] of each field in which the configs differ, keyed by path."""
+    """Return the fields in which the configs differ, as values [config] keyed by path."""
     paths = dict.fromkeys(path for values in flat for path in values)
     columns = {path: _column([values.get(path) for values in flat]) for path in paths}
     return {path: column for path, column in columns.items() if len(set(map(str, column))) > 1}

@@ -50,11 +50,11 @@ SEGMENTS = 20
 # Maximum memory of the clients that train concurrently in a thread, in bytes. Runs that need more
 # memory exceed a core's cache and run faster sequentially than in a batch.
 KEPT_IN_THREAD = 8 * 2**20
-# Allowed batch sizes on a device. IN_THREAD lists (batch size of a thread, minimum total runs).
+# Allowed batch sizes. IN_THREAD lists (batch size per thread, minimum number of runs).
 WIDTHS = (1, 2, 4, *(2**n // 4 * part for n in range(3, 31) for part in (4, 6)))
 IN_THREAD = ((64, 512), (16, 128), (4, 32), (1, 0))
-# Estimated number of copies of the state and the record in memory. A loop step has an old, a new
-# and an intermediate state. The loop fills one buffer of the record and returns another.
+# Estimated number of copies of the state and the record in memory. A loop step needs an old, a new
+# and an intermediate state. The loop fills one record buffer and returns another.
 STATES, RECORDS = 3, 2
 # Copies of the model per training client (model, gradient, two moments, update, flat update, noise
 # and release).
@@ -89,7 +89,7 @@ class Chunking(NamedTuple):
 
     @property
     def firsts(self) -> range:
-        """Number of the first run of each chunk."""
+        """First run number of each chunk."""
         return range(0, self.num_runs, self.batch)
 
     def runs(self, first: int) -> np.ndarray:
@@ -237,7 +237,7 @@ def _named(
 
 def _groups(named: Mapping[str, SimConfig], data: Dataset | None) -> list[list[PreparedConfig]]:
     """Prepare the configs and group them by static structure and data set."""
-    # Load each data set once, because configs share a group only if they use the same object.
+    # Load each data set once, because configs share a group only if their data is the same object.
     loaded: dict[Any, Any] = {}
     groups: dict[Any, list[PreparedConfig]] = {}
     for label, config in named.items():
@@ -264,7 +264,7 @@ _DIGESTS: dict[Any, str] = {}
 
 
 def _custom(group: list[PreparedConfig], keys: Array, quantities: Quantities) -> dict[str, str]:
-    """Return the program digest of each config in a group, or {} if it has no custom parts.
+    """Return the program digest of each config in a group, or {} without custom parts.
 
     Tracing the program also reveals errors in custom parts before any run starts.
     """
@@ -309,7 +309,7 @@ def _sharing_policies(groups: list[list[PreparedConfig]]) -> list[list[PreparedC
 
 
 def _family(config: SimConfig, data: Any) -> Any:
-    """Return the same key for all configs that can share a program (None if ``config`` cannot)."""
+    """Return a key that is equal for configs that can share a program, or None for others."""
     policy = config.policy
     if type(policy) not in POLICIES or policy.alone:
         return None
@@ -372,12 +372,12 @@ def chunking_of(
 
 
 def _few_widths(num_runs: int, max_width: int, threads: int) -> int:
-    """Return how many of a device's ``num_runs`` runs to execute side by side in each thread.
+    """Return the batch size of each thread, for a device with ``num_runs`` runs.
 
     The result is one of a few widths, so sweeps of similar size can share a compiled program.
     """
     if threads > 1:
-        # Only small runs are faster side by side, and sweeps of small runs usually have many runs.
+        # Only small runs are faster in a batch, and sweeps of small runs usually have many runs.
         wanted = next(width for width, runs in IN_THREAD if num_runs >= runs)
     else:
         wanted = next(width for width in WIDTHS if width >= num_runs)

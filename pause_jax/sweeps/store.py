@@ -66,7 +66,7 @@ class Store:
         """Open the store of a sweep in a folder, or create it if missing.
 
         Raises:
-          ConfigError: if the folder holds a different or damaged sweep, or no store can be created.
+          ConfigError: if the folder contains a different or damaged sweep, or is not writable.
         """
         path = folder / _DESCRIPTION
         try:
@@ -76,7 +76,7 @@ class Store:
                 described = {"made_by": plan.made_by, "chunkings": chunkings}
                 text = json.dumps({**described, "digest": fingerprint(described)}, indent=1)
                 with _locked(folder):
-                    # Another process may have created the store before we got the lock.
+                    # Another process may have created the store before we acquired the lock.
                     if not path.exists():
                         with written(path) as file:
                             file.write(text.encode())
@@ -172,7 +172,7 @@ class Store:
 
 
 class Point(NamedTuple):
-    """State of a chunk after ``segments`` finished segments, with one record per segment."""
+    """State of a chunk after ``segments`` segments, with one record per segment."""
 
     segments: int
     state: Any
@@ -306,7 +306,7 @@ def discard_store(folder: pathlib.Path) -> None:
     with _locked(folder):
         pass
     for path in [path for pattern in _PATTERNS for path in folder.glob(pattern)]:
-        with contextlib.suppress(OSError):  # a folder that we did not create
+        with contextlib.suppress(OSError):  # unlink fails on a folder that matches a pattern
             path.unlink()
     with contextlib.suppress(OSError):
         folder.rmdir()

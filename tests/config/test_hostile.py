@@ -500,7 +500,7 @@ def test_impossible_sizes_are_refused_before_work():
     values = ",".join(map(str, range(400)))
     axes = [f"--vary=reward.{name}={values}" for name in ("gamma", "alpha", "beta")]
     line = refused("sweep", "digits_small", *axes)
-    assert "gives 64000000 configs, but at most 10000" in line
+    assert "defines 64000000 configs, but at most 10000" in line
     search = ("tune", "digits_small", "--vary=reward.gamma=1..2", "--objective=accuracy")
     for name in ("width", "budget", "seeds"):
         line = refused(*search, f"--{name}=100000000")

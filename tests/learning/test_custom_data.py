@@ -130,11 +130,11 @@ def test_invalid_arrays_are_refused(arguments, words):
         ((PIXELS, LABELS), {"pixel_max": 16}, r"a pixel of 25\d: must be <= pixel_max = 16"),
         ((PIXELS, LABELS), {"pixel_max": 0}, "x_train is uint8, but pixel_max = 0"),
         ((FEATURES, LABELS), {"num_classes": 2}, "has a label 2: must be >= 0 and < num_classes"),
-        ((FEATURES, LABELS), {"test_share": float("nan")}, "test_share = nan: gives "),
+        ((FEATURES, LABELS), {"test_share": float("nan")}, "test_share = nan: yields "),
         ((FEATURES, LABELS), {"seed": -1}, "seed = -1: must be a whole number >= 0"),
         ((PIXELS, LABELS), {"pixel_max": float("nan")}, "pixel_max = nan: must be a whole number"),
         ((FEATURES, LABELS), {"num_classes": 2.5}, "num_classes = 2.5: must be a whole"),
-        ((FEATURES, LABELS), {"test_share": 0.001}, "test_share = 0.001: gives 0 test samples"),
+        ((FEATURES, LABELS), {"test_share": 0.001}, "test_share = 0.001: yields 0 test samples"),
         ((FEATURES, LABELS), {"clients": LABELS[:3]}, r"clients has shape \(3,\)"),
     ],
 )  # fmt: skip

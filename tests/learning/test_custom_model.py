@@ -389,7 +389,7 @@ def test_outputs_must_be_a_shape(given):
     [
         ("config", "the name 'config' must be unused"),
         ("seed", "the name 'seed' must be unused"),
-        ("test_loss", "metric 'test_loss' must have another name"),
+        ("test_loss", "metric name 'test_loss' is reserved"),
         ("clock", "metric 'clock' has the name of a built-in"),
     ],
 )

@@ -110,7 +110,7 @@ LOSS = reading(lambda seen: seen.loss)
             reading(lambda seen: seen.loss, reads=("loss",), releases=()),
             r"Mine\.releases: must not be set",
         ),
-        (Asks(), r"Asks: asks for losses without declaring .*reads = \('answer\.loss',\)"),
+        (Asks(), r"Asks: requests losses without declaring .*reads = \('answer\.loss',\)"),
     ],
 )
 def test_policy_that_reads_undeclared_field_is_refused_before_any_run(policy, words):

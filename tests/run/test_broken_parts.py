@@ -115,7 +115,7 @@ def test_choosing_an_absent_client_is_reported():
 
     config = BROKEN.replace(num_rounds=20, policy=Blind(), latency=TwoGroups())
     assert int(simulate(config, KEY, record=RECORD).first_broken_round) == 0
-    with pytest.warns(contract.BrokenContract, match="not available"):
+    with pytest.warns(contract.BrokenContract, match="unavailable client"):
         result = simulate(config.replace(availability=0.8), KEY, record=RECORD)
     assert contract.words(int(result.broken_rules)) == contract.RULES[2]
 

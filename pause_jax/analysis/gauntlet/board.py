@@ -1,4 +1,4 @@
-"""Board of the benchmark: stored readings, and functions that compare a policy with them."""
+"""Benchmark board with stored scores, and functions that compare a policy with them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def gauntlet(
     only: Sequence[str] | None = None,
     progress: bool = True,
 ) -> xr.Dataset:
-    """Run a policy on the benchmark, and return its readings with those of the board's policies.
+    """Run a policy on the benchmark, and return its scores with those of the board's policies.
 
-    Only this policy runs. Runs with the same fleet and seed face the same world, so policies can be
-    compared by their paired differences (``analysis.gauntlet.standings``).
+    Only this policy is run. Runs with the same fleet and seed share the same world, so policies can
+    be compared by their paired differences (``analysis.gauntlet.standings``).
 
     Args:
       policy: policy, or the name of a registered policy.
@@ -37,13 +37,13 @@ def gauntlet(
       progress: whether to show progress bars.
 
     Returns:
-      Readings [policy, fleet, seed] of the board's policies, followed by those of ``policy``. If
-      the board already has a policy with that name, ``policy`` is labelled ``NAME (yours)``.
-      Readings are NaN on fleets on which a policy cannot run.
+      Scores [policy, fleet, seed] of the board's policies, followed by those of ``policy``. If the
+      board already has a policy with that name, ``policy`` is labelled ``NAME (yours)``. Scores
+      are NaN for fleets on which a policy cannot run.
 
     Raises:
       ConfigError: if a name is unknown, the policy cannot run on any chosen fleet, or a fleet's
-        current definition has no stored readings. Raised before any run starts.
+        current definition has no stored scores. Errors are raised before any run starts.
 
     Examples:
       >>> import pause_jax
@@ -58,15 +58,15 @@ def gauntlet(
     if not runnable:
         raise ConfigError(f"{policy.name} cannot run on any fleet. {refusals[next(iter(found))]}")
     readings = {name: play(found[name], {label: policy}, progress=progress) for name in runnable}
-    new = together(readings).map(_four_digits)  # like the stored ones, so that ties stay ties
+    new = together(readings).map(_four_digits)  # rounded like stored scores, to keep ties
     scores = xr.concat([kept, new], "policy", join="outer").reindex(fleet=list(found))
     return scores.assign_attrs(policy=repr(policy), pause_jax=version("pause_jax"))
 
 
 def verify(number: int, *, only: Sequence[str] | None = None, seed: int = 0) -> pd.DataFrame:
-    """Replay random runs of the board, and compare the results with the stored readings.
+    """Replay randomly chosen runs of the board, and compare the results with the stored scores.
 
-    Readings are stored with four digits. On processors that round differently, runs can differ.
+    Scores are stored with four significant digits. Runs can differ on other types of processors.
 
     Args:
       number: number of runs.
@@ -75,7 +75,7 @@ def verify(number: int, *, only: Sequence[str] | None = None, seed: int = 0) -> 
 
     Returns:
       One row per run with the policy, the fleet, the seed, the stored (``kept``) and replayed late
-      accuracy in %, and whether all readings are equal.
+      accuracy in %, and whether all scores are equal.
 
     Raises:
       ConfigError: as for :func:`gauntlet`.
@@ -108,7 +108,7 @@ def _chosen(only: Sequence[str] | None) -> dict[str, Fleet]:
 
 
 def refusal(fleet: Fleet, policy: PolicyConfig) -> str:
-    """Return why a policy cannot run on a fleet, or an empty string if it can."""
+    """Return the reason why a policy cannot run on a fleet, or an empty string if it can run."""
     try:
         validate(fleet.config.replace(policy=policy))
     except ConfigError as error:
@@ -117,14 +117,14 @@ def refusal(fleet: Fleet, policy: PolicyConfig) -> str:
 
 
 def together(by_fleet: Mapping[str, xr.Dataset]) -> xr.Dataset:
-    """Combine the readings [policy, seed] of several fleets into [policy, fleet, seed]."""
+    """Combine the scores [policy, seed] of several fleets into [policy, fleet, seed]."""
     along = xr.DataArray(list(by_fleet), dims="fleet", name="fleet")
     joined = xr.concat(list(by_fleet.values()), along, join="outer")
     return joined.transpose("policy", "fleet", "seed")
 
 
 def read(found: Mapping[str, Fleet]) -> xr.Dataset:
-    """Load the stored readings [policy, fleet, seed] of the fleets ``found``, if unchanged."""
+    """Load stored scores [policy, fleet, seed]. Raise ConfigError if a fleet has changed."""
     with xr.open_dataset(BOARD, engine="h5netcdf") as file:
         kept = file.load()
     for name, fleet in found.items():
@@ -138,7 +138,7 @@ def read(found: Mapping[str, Fleet]) -> xr.Dataset:
 
 
 def write(readings: xr.Dataset, found: Mapping[str, Fleet]) -> None:
-    """Store readings [policy, fleet, seed], rounded to four significant digits."""
+    """Store scores [policy, fleet, seed], rounded to four significant digits."""
     digests = [found[str(name)].digest for name in readings.fleet.values]
     rounded = readings.map(_four_digits).assign_coords(digest=("fleet", digests))
     rounded.attrs = {"version": VERSION, "yardstick": YARDSTICK}

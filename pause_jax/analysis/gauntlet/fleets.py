@@ -1,4 +1,4 @@
-"""Fleets of the benchmark, version 1. A change requires a new version and new scores."""
+"""Fleets of the benchmark, version 1. Changing a fleet requires a new version and new scores."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from pause_jax.world.latency import Network, Pareto, Switching, TwoGroups
 
 VERSION = 1
 SEEDS = 16
-# Number of fleets. All intervals of a policy hold jointly, even if only some fleets were played.
+# Number of fleets for the Bonferroni correction, even if a policy is run on only some of them.
 FLEETS = 14
 # Policy that all others are compared with.
 YARDSTICK = "random"
-# Target accuracy of the reading ``seconds_to_target``.
+# Target accuracy for the metric ``seconds_to_target``.
 TARGET = 0.6
 
 
@@ -41,7 +41,7 @@ class Fleet(NamedTuple):
     Attributes:
       config: config of all runs. ``play`` replaces its policy. Every run shuffles client numbers.
       data: data set that replaces the config's, or None to load the config's data set.
-      seconds: early and late times of the accuracy readings, in simulated seconds.
+      seconds: early and late times at which accuracy is scored, in simulated seconds.
     """
 
     config: SimConfig
@@ -50,7 +50,7 @@ class Fleet(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Hash of the settings and data that determine the fleet's worlds and readings."""
+        """Hash of the settings and data that determine the fleet's worlds and scores."""
         parts = (VERSION, SEEDS, TARGET, self.seconds, config_file.dumps(self.config))
         of_data = "" if self.data is None else self.data.digest
         return hashlib.sha256(f"{parts} {of_data}".encode()).hexdigest()[:16]
@@ -71,18 +71,18 @@ def fleets() -> dict[str, Fleet]:
     absent = phones.replace(
         latency=Network(), availability_trace=Diurnal(recheck=30.0), dropout=0.1
     )
-    # With ``own``, a release costs as much as with ``few``, and a law sets the total budgets.
+    # With ``own``, a release costs as much as with ``few``, but ``law`` sets the total budgets.
     few = Uniform(total_epsilon=200.0, horizon=12.0)
     own = Constant(total_epsilon=1.0, per_release=200.0 / 12)
     tiers = own.replace(law=Tiers(values=(50.0, 200.0, 800.0), shares=(0.4, 0.4, 0.2)))
     fading = Uniform(total_epsilon=200.0, horizon=24.0, law=LogNormalBudgets(sigma=1.0))
     whole = L1Laplace(clip_norm=1.0, budget=Uniform(total_epsilon=20_000.0, horizon=100.0))
-    # The last third of the clients, the only ones with labels 7 to 9, has smaller budgets. Labels
-    # that few clients have are learned only with larger steps and less noise.
+    # The last third of the clients, the only ones with labels 7 to 9, have smaller budgets. Labels
+    # that few clients have can be learned only with larger steps and less noise.
     shy = Constant(
         total_epsilon=1.0, per_release=100.0, law=PerClient(values=(2000.0,) * 20 + (600.0,) * 10)
     )
-    # The second entry is the mean time in seconds that the yardstick takes for 12 and 60 rounds.
+    # The second entry contains the yardstick's mean times for 12 and 60 rounds, in seconds.
     worlds: dict[str, tuple[SimConfig, tuple[float, float]]] = {
         "alike": (base, (10.6, 51.1)),
         "sizes": (base.replace(learning=skewed), (10.6, 51.1)),

@@ -10,7 +10,7 @@ import xarray as xr
 from pause_jax.analysis.gauntlet.fleets import YARDSTICK
 from pause_jax.analysis.gauntlet.standings import TIMES
 
-# Leads beyond this value, in percentage points, have the strongest colour.
+# Limit of the colour scale, in percentage points.
 _LIMIT = 20.0
 
 
@@ -20,7 +20,7 @@ def draw(scores: xr.Dataset, path: pathlib.Path, policy: str | None = None) -> N
     Policies are sorted by their late lead, averaged over fleets, best first.
 
     Args:
-      scores: readings [policy, fleet, seed] from ``gauntlet``.
+      scores: data set [policy, fleet, seed] from ``gauntlet``.
       path: output file. Its suffix determines the format.
       policy: policy whose name is printed in bold.
     """
@@ -40,12 +40,12 @@ def draw(scores: xr.Dataset, path: pathlib.Path, policy: str | None = None) -> N
         axes.set_xticks(range(number), scores.fleet.values, rotation=90, fontsize=7)
         axes.set_yticks(range(len(names)), names, fontsize=7)
         axes.set_title(f"{time}", fontsize=8, loc="left")
-        axes.set_facecolor("0.85")  # fleets on which a policy cannot run
+        axes.set_facecolor("0.85")  # grey if the policy cannot run on the fleet
     for label in panels[0].get_yticklabels():
         if label.get_text() == policy:
             label.set_fontweight("bold")
     bar = figure.colorbar(image, ax=panels, shrink=0.5)
     bar.set_label(f"lead over {YARDSTICK} in points of accuracy", fontsize=7)
     bar.ax.tick_params(labelsize=7)
-    with rc_context({"pdf.fonttype": 42}):  # journals refuse Type 3 fonts
+    with rc_context({"pdf.fonttype": 42}):  # many journals reject Type 3 fonts
         figure.savefig(path)

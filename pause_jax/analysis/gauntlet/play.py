@@ -1,4 +1,4 @@
-"""Runs of policies on a benchmark fleet, and their readings."""
+"""Runs of policies on a benchmark fleet, and their scores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pause_jax.policies import PolicyConfig
 from pause_jax.run import contract
 from pause_jax.sweeps.execute import sweep
 
-# Readings of a run. Accuracies are in %, and times are in simulated seconds.
+# Metrics of a run. Accuracies are in %, and times are in simulated seconds.
 READINGS = {
     "early": "accuracy at the early time",
     "late": "accuracy at the late time",
@@ -35,7 +35,7 @@ def play(
     seeds: slice = slice(None),
     progress: bool = True,
 ) -> xr.Dataset:
-    """Run policies in worlds of a fleet, and return their ``READINGS`` [policy, seed].
+    """Run policies in a fleet's worlds, and return the metrics in ``READINGS`` [policy, seed].
 
     Runs end at the late time. ``seeds`` selects from the ``SEEDS`` worlds.
     """

@@ -1,8 +1,8 @@
 """Standings of a policy on the board, with intervals that are valid for any distribution.
 
-A policy's lead over the yardstick is the median of the differences in the same worlds. The lead's
-confidence interval inverts the exact sign test, so its endpoints are the k-th smallest and k-th
-largest differences. All intervals of a policy hold jointly with 95 % confidence (Bonferroni).
+A policy's lead over the yardstick is the median difference between runs in the same world. The
+lead's confidence interval inverts the exact sign test, so its endpoints are the k-th smallest and
+k-th largest differences. All intervals of a policy hold jointly with 95 % confidence (Bonferroni).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ def standings(scores: xr.Dataset, policy: str, against: str = YARDSTICK) -> pd.D
     """Compare a policy with the others, fleet by fleet.
 
     Args:
-      scores: readings [policy, fleet, seed] from ``gauntlet``.
+      scores: data set [policy, fleet, seed] from ``gauntlet``.
       policy: name of the policy.
-      against: policy to compare it with.
+      against: policy over which the lead is computed.
 
     Returns:
-      One row per fleet. For each time, the columns are the mean accuracy in %, the rank by it (1 is
-      best), the number of ranked policies, the median lead over ``against`` in points, the
+      One row per fleet. For each time, the columns are the mean accuracy in %, the policy's rank (1
+      is best), the number of ranked policies, the median lead over ``against`` in points, the
       endpoints of the lead's interval, and a mark (``*`` if the interval excludes 0). The last
-      columns are the means of the remaining readings.
+      columns are the means of the other metrics.
     """
     own = scores.sel(policy=policy)
     together = len(TIMES) * FLEETS
@@ -57,7 +57,7 @@ def standings(scores: xr.Dataset, policy: str, against: str = YARDSTICK) -> pd.D
 def interval(differences: np.ndarray, together: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """Return a confidence interval for the median of differences [..., S], infinite for small S.
 
-    All ``together`` intervals hold jointly with 95 % confidence. Ties do not narrow an interval.
+    ``together`` such intervals hold jointly with 95 % confidence. Ties do not narrow an interval.
     """
     number = differences.shape[-1]
     beyond = scipy.stats.binom.cdf(np.arange(number), number, 0.5)
@@ -115,7 +115,7 @@ def _named(fleets: pd.Index, number: int) -> str:
 
 
 def latex(text: pd.DataFrame, policy: str, against: str = YARDSTICK) -> str:
-    """Write formatted standings as a LaTeX table (booktabs) with a caption."""
+    """Return formatted standings as a LaTeX table (booktabs) with a caption."""
     caption = (
         f"Gauntlet version {VERSION}: accuracy of {policy}, its rank, and its median lead over "
         f"{against} in points, with intervals that hold jointly with 95\\,\\% confidence."

@@ -113,7 +113,7 @@ def _units(result: xr.Dataset) -> Iterator[str]:
 
 @functools.cache
 def _bundle() -> str:
-    """Return the JavaScript of Vega, Vega-Lite and vega-embed for this version of Altair."""
+    """Return the JavaScript of Vega, Vega-Lite and vega-embed for the installed Altair version."""
     version = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
     bundle: Any = vl_convert.javascript_bundle  # the type stub lacks defaults
     return str(bundle(vl_version=version))

@@ -63,7 +63,7 @@ def against_time(result: xr.Dataset, target: float) -> Picture | None:
 
 
 def budget(result: xr.Dataset) -> Picture | None:
-    """Plot the largest budget spent by any client against rounds. Return None if none is finite."""
+    """Plot each config's largest spent budget against rounds. Return None if all are unlimited."""
     curves = by_round(result.max_spent)
     if not curves:
         return None
@@ -78,13 +78,13 @@ def budget(result: xr.Dataset) -> Picture | None:
 
 
 def regret(result: xr.Dataset) -> Picture | None:
-    """Plot cumulative regret against rounds. Return None if it was not tracked."""
+    """Plot cumulative regret against rounds. Return None if regret was not tracked."""
     if not np.isfinite(result.regret).any():
         return None
     each = result.regret.astype(np.float64).where(~metrics.empty_rounds(result), 0.0)
     words = "The genie (regret 0) has the same history but knows the true mean speeds."
     curves = by_round(each.cumsum("round", skipna=False))
-    labels = "round", "cumulative regret"  # symlog: regret can be negative or in the thousands
+    labels = "round", "cumulative regret"  # symlog handles negative and large values
     return _picture("Cumulative regret", words, curves, result, labels, log="symlog")
 
 
@@ -105,7 +105,7 @@ def in_flight(result: xr.Dataset) -> Picture:
 
 
 def staleness(result: xr.Dataset) -> Picture:
-    """Plot the distribution of staleness over answers, in percent."""
+    """Plot the percentage of answers with each staleness."""
     each = result.staleness.stack(answer=("round", "slot")).transpose("config", "seed", "answer")
     most = int(each.max())
     # The staleness of an empty slot is -1.

@@ -177,14 +177,14 @@ def _by_budget(result: xr.Dataset) -> tuple[tuple[str, ...], dict[str, list[Plac
             for name, budget in budgets.items()
         }
     return ("smallest budgets", "middle budgets", "largest budgets"), {
-        # Sorting puts budgets that are not finite last.
+        # Non-finite budgets are sorted last.
         name: np.array_split(np.argsort(budget, kind="stable")[: finite[name].size], 3)
         for name, budget in budgets.items()
     }
 
 
 def by_budget(result: xr.Dataset) -> Table | None:
-    """Return the table of the mean share of the budget that clients spent, by size of budget.
+    """Return the table of mean budget use (spent / budget), grouped by budget size.
 
     Returns None if ``budget`` was not recorded or is equal for all clients of each config.
     """

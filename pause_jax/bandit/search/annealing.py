@@ -78,7 +78,7 @@ def _finite(index: Array, weight: Array, num_selected: int, available: Array) ->
     """
     high, low = _extremes(weight, num_selected, available)
     reach = tree_sum(high) - tree_sum(low) + 1.0
-    reach = jnp.where(jnp.isfinite(reach), reach, 1.0)  # if fewer than m are available
+    reach = jnp.where(jnp.isfinite(reach), reach, 1.0)  # infinite if fewer than m are available
     finite = jnp.isfinite(index) & available
     any_finite = jnp.any(finite)
     top = jnp.where(any_finite, jnp.max(jnp.where(finite, index, -jnp.inf)), 0.0)
@@ -91,7 +91,7 @@ def _ranks(lists: Array, key: Array) -> Array:
     """Return the ascending ranks of the clients in each list [L, K], with ties broken at random."""
     num_clients = lists.shape[1]
     place = jnp.arange(num_clients, dtype=jnp.int32)
-    # Order of clients with equal values, the same for all lists.
+    # Tie-breaking order of clients, shared by all lists.
     order = shuffled(num_clients, jnp.ones(num_clients, bool), key)
 
     def rank(values: Array) -> Array:
@@ -127,7 +127,7 @@ def neighbour_masks(landscape: Landscape, members: Array) -> tuple[Array, Array,
     list. The neighbourhood is the disjoint union of (removable x outside) and (others x below).
     """
     outside = landscape.available & ~members
-    if landscape.ranks.shape[0] == 0:  # vanilla, only R1
+    if landscape.ranks.shape[0] == 0:  # vanilla uses only R1
         return members, outside, jnp.zeros_like(members), jnp.zeros_like(members)
     num_clients = members.shape[0]
     lowest = jnp.min(jnp.where(members, landscape.ranks, num_clients), axis=1, keepdims=True)
@@ -137,7 +137,7 @@ def neighbour_masks(landscape: Landscape, members: Array) -> tuple[Array, Array,
 
 
 def num_swaps(leaving: Array, entering: Array) -> Array:
-    """Count the pairs of a leaving client and an entering client, from their masks [K].
+    """Count the pairs (leaving client, entering client), given masks [K] of both groups.
 
     The count is a float (exact up to 2^24 in float32), because m (K - m) can overflow int32.
     """
@@ -154,7 +154,7 @@ class ChainState(NamedTuple):
 
 
 class AnnealingTrace(NamedTuple):
-    """Results of all chains. The energies per step use the landscape's values."""
+    """Results of all chains. Energies per step use the landscape's index and weight."""
 
     clients: Int[Array, " m"]  # best set over all chains, ascending
     energy: Float[Array, ""]  # energy of this set, PAUSE (18)
@@ -232,7 +232,7 @@ def _pick(mask: Array, word: Array) -> Array:
 def _below(word: Array, count: Array, num_clients: int) -> Array:
     """Map a random word to a uniform integer in [0, count), for count <= ``num_clients`` (static).
 
-    A uniform float32 has only 2^23 values. Of a million integers, some would be 1/8 more likely.
+    A uniform float32 has only 2^23 values, so some of a million integers would be 1/8 more likely.
     """
     if num_clients > FEW:
         return (word % jnp.maximum(count, 1).astype(jnp.uint32)).astype(count.dtype)
@@ -259,7 +259,7 @@ def anneal(
     Args:
       key: random key for ties, initial sets and steps.
       problem: maximisation problem of the round.
-      num_selected: m.
+      num_selected: m, cohort size.
       available: bool [K], or None if all clients are available.
       neighbourhood: one of ``NEIGHBOURHOODS``.
       steps: annealing steps per chain.
@@ -267,7 +267,7 @@ def anneal(
       cooling: kappa, divisor of the temperature.
 
     Returns:
-      Trace with m distinct clients. All m are available if at least m clients are available.
+      Trace with m distinct clients, including unavailable ones only if fewer than m are available.
 
     Raises:
       ValueError: if the shapes disagree, m is out of range, or an untraced value is NaN.
@@ -286,7 +286,7 @@ def anneal(
     def run(key: Array) -> _Steps:
         init_key, steps_key = jax.random.split(key)
         start = init_chain(init_key, landscape, num_selected)
-        # Draw all words at once. Drawing them in each step would cost more than the step itself.
+        # Drawing the random words in each step would cost more than the step itself.
         bits = jax.random.bits(steps_key, (steps, 4), jnp.uint32)
         return lax.scan(body, start, (jnp.arange(1, steps + 1), bits))
 

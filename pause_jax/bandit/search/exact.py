@@ -54,7 +54,7 @@ def exact(
       weight: float [K], finite.
       num_selected: m, 1 <= m <= K (static).
       available: bool [K], or None if all clients are available. If fewer than m are available,
-        unavailable clients complete the set. The mask ``available[clients]`` excludes them.
+        unavailable clients fill up the set. The mask ``available[clients]`` excludes them.
       key: random key for breaking ties, or None to break ties by client number.
 
     Returns:
@@ -80,7 +80,7 @@ def _by_counting(
 
     Prefix j consists of client j and the available clients that precede client j by index. The rank
     of a client by weight in a prefix is one plus the number of heavier members. A matrix product of
-    two [K, K] masks counts these members for all prefixes at once.
+    two [K, K] masks counts these members for all prefixes.
     """
     # Random words that break ties in index, in weight, and between prefixes.
     bits: Array | tuple[None, ...] = (None, None, None)
@@ -119,7 +119,7 @@ def _total_of_heaviest(
     """Sum each cohort's weights in descending order, so equal weights have bitwise equal sums.
 
     Row j of ``cohort`` is the mask of cohort j. Row j of ``place`` numbers the members of cohort j
-    from 1 to m by descending weight. A sum with one nonzero term moves each weight to its place.
+    from 1 to m by descending weight. Sums with a single nonzero term move weights to their places.
     """
     places = 1 + jnp.arange(num_selected, dtype=place.dtype)[None, None, :]
     holds = cohort[:, :, None] & (place[:, :, None] == places)  # [j, i, r]
@@ -195,7 +195,7 @@ class Exact(Search):
 
 
 def best_prefix(index: Array, weight: Array, num_selected: int) -> Array:
-    """Return the end of the prefix that maximises its last index plus its m largest weights.
+    """Return the last place of the prefix that maximises its last index plus its m largest weights.
 
     The places after the first m are split into blocks. One scan passes the m largest weights from
     block to block. A second scan inserts the weights one by one, in all blocks in parallel.

@@ -39,7 +39,7 @@ def exhaustive(
     """Maximise ``min index + sum weight`` by scoring every set, as in the authors' code.
 
     Sets are generated from their ranks (combinatorial number system). Only ``chunk_size`` sets are
-    in memory at once. For the remaining arguments, the result and further errors, see
+    in memory at once. For the other arguments, the result and other errors, see
     :func:`pause_jax.bandit.search.exact`.
 
     Raises:
@@ -117,7 +117,7 @@ class Exhaustive(Search):
     """Exhaustive search that scores up to ``MAX_SETS`` sets (see :func:`exhaustive`)."""
 
     name: ClassVar[str] = "exhaustive"
-    summary: ClassVar[str] = "scores all C(K, m) sets, for small networks only"
+    summary: ClassVar[str] = "exact optimum by scoring all C(K, m) sets, for small networks only"
 
     def check(self, path: str, sizes: Sizes) -> None:
         count_sets(sizes.num_clients, sizes.cohort_size)

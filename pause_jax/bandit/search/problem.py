@@ -1,7 +1,7 @@
 """Maximisation problem of a round, and the interface and helper functions of all searches.
 
 The problem is to find the set of m available clients that maximises (minimum of index) + (sum of
-weight). It is PAUSE (14) and BSFL (17), or PAUSE (10) for the genie.
+weight). See PAUSE (14) and BSFL (17), or PAUSE (10) for the genie.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def optimal_info(energy: Array) -> Info:
 
 
 def check_problem(index: Array, weight: Array, num_selected: int) -> None:
-    """Raise ValueError unless both arrays have shape [K] and no NaNs, and 1 <= num_selected <= K.
+    """Raise ValueError unless index and weight are [K] without NaN, and 1 <= num_selected <= K.
 
     Traced values are not checked for NaN.
     """
@@ -72,7 +72,7 @@ def check_problem(index: Array, weight: Array, num_selected: int) -> None:
 def set_energy(index: Array, weight: Array, clients: Array, available: Array) -> Array:
     """Compute the energy of a set, or return -inf if no member is available.
 
-    Unavailable members only fill slots and do not count. ``clients`` must be ascending to make the
+    Unavailable members do not affect the energy. ``clients`` must be ascending to make the
     energies of equal sets bitwise equal.
     """
     counted = available[clients]
@@ -85,7 +85,7 @@ def ordered(value: Array, available: Array, key: Array | None) -> Array:
     """Return the available clients in descending order of value, then the others, int32 [K].
 
     Ties are broken at random, or by client number if ``key`` is None. For float values,
-    all unavailable clients count as tied.
+    all unavailable clients are treated as tied.
     """
     number = jnp.arange(value.shape[0], dtype=jnp.int32)
     bits = () if key is None else (jax.random.bits(key, value.shape),)
@@ -109,6 +109,6 @@ def _falling(value: Array, available: Array) -> Array:
 def shuffled(num_clients: int, available: Array, key: Array | None) -> Array:
     """Return the clients in random order (by number if ``key`` is None), available clients first.
 
-    A search in this order breaks ties at random instead of by client number.
+    A search that visits clients in this order breaks ties at random, not by client number.
     """
     return ordered(jnp.zeros(num_clients), available, key)

@@ -114,7 +114,7 @@ class Ledger:
 
     The first line describes the mechanism and its budget. Each later line records a release, and
     is flushed to disk before the update is sent. After a crash, the count may be one release too
-    high, but is never too low. Concurrent programs can share a file, and receive distinct release
+    high, but is never too low. Concurrent processes can share a file and get distinct release
     numbers. Keep the file as long as you keep the data, because a new ledger has a full budget.
     """
 
@@ -156,12 +156,12 @@ class Ledger:
         return bool(self.privacy.budget.exhausted(jnp.asarray(self.participations + 1)))
 
     def has(self, **remarks: Any) -> bool:
-        """Return whether a release with these remarks is recorded."""
+        """Return whether the ledger contains a release with these remarks."""
         wanted = json.dumps(remarks)[1:-1]
         return any(line.rstrip().endswith(f", {wanted}}}") for line in self._lines())
 
     def enter(self, **remarks: Any) -> tuple[int, float] | None:
-        """Record a release before it is sent, with remarks that JSON can encode.
+        """Record a release, with JSON-serializable ``remarks``, before it is sent.
 
         Returns:
           (1-based release number, epsilon), or None if the budget is spent and nothing may be sent.
@@ -175,7 +175,7 @@ class Ledger:
             file.write(line.encode())
             os.fsync(file.fileno())
         number = next(i for i, text in enumerate(self._lines(), 1) if mark in text)
-        # Another program may have spent the remaining budget in the meantime.
+        # Another process may have spent the remaining budget in the meantime.
         if bool(self.privacy.budget.exhausted(jnp.asarray(number))):
             return None
         return number, float(self.privacy.budget.epsilon(jnp.asarray(number)))
@@ -190,7 +190,7 @@ class Ledger:
         part = self.path.with_name(f"{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
         with written(part) as file:
             file.write(head.encode())
-        # Unlike a rename, a link does not overwrite a file that another program just created.
+        # Unlike a rename, a link does not overwrite a file that another process just created.
         with contextlib.suppress(FileExistsError):
             os.link(part, self.path)
         part.unlink()
@@ -198,7 +198,7 @@ class Ledger:
 
 
 class PrivateRelease:
-    """Flower mod that privatizes a client app's updates, whatever the server requests.
+    """Flower mod that privatizes a client app's updates, regardless of the server's instructions.
 
     Add it with ``ClientApp(mods=[PrivateRelease(privacy, "budget.jsonl")])``. The mod flattens the
     change in the float arrays into one update, privatizes it using the epsilon of the client's next
@@ -223,14 +223,14 @@ class PrivateRelease:
         """Configure the mod.
 
         Args:
-          privacy: mechanism and budget. ``budget.law`` must not be random. The law is evaluated for
-            the client number, ``partition-id`` in the node's config.
+          privacy: mechanism and budget. ``budget.law`` must not be random. The law determines the
+            client's budget from its number (``partition-id`` in the node's config).
           ledger: file of the client's releases (:class:`Ledger`). Keys in braces are replaced with
             their values in the node's config, as in ``"ledgers/{partition-id}.jsonl"``.
           clear: names of the metrics that are sent without noise.
-          seed: seed of the noise, combined with the node's ``partition-id`` and the number of the
-            release. Set it only in tests, because predictable noise protects nothing. By default,
-            the operating system provides fresh entropy for the noise of every release.
+          seed: seed of the noise, combined with the node's ``partition-id`` and the release number.
+            Set a seed only in tests, because predictable noise provides no privacy. By default,
+            the noise of every release uses fresh entropy from the operating system.
 
         Raises:
           ConfigError: if ``privacy`` is not a mechanism, or its fields or budget are invalid.
@@ -252,7 +252,7 @@ class PrivateRelease:
 
         Raises:
           ConfigError: if the ledger is unusable, the trained arrays do not match the received ones,
-            or the update is not finite. Nothing is released, and Flower informs the server.
+            or the update is not finite. Nothing is released, and the server receives an error.
         """
         if message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
             return call_next(message, context)

@@ -35,9 +35,9 @@ class TimedGrid:
     transport, waiting and training. The error is at most ``poll_seconds`` plus one poll's duration.
 
     Attributes:
-      nodes: node id of each message in the last call, by message id. This is necessary because
-        an error reply from the SuperLink does not contain the node id.
-      seconds: latency of each answered message in the last call, by message id.
+      nodes: id of the node that each message of the last call was sent to, keyed by message id.
+        Error replies from the SuperLink do not contain the node id.
+      seconds: latency of each answered message of the last call, keyed by message id.
     """
 
     def __init__(self, grid: Grid, poll_seconds: float = 0.1):
@@ -77,7 +77,7 @@ class TimedGrid:
         return replies
 
     def __getattr__(self, name: str) -> Any:
-        """Return any other attribute of the wrapped grid."""
+        """Delegate all other attributes to the wrapped grid."""
         return getattr(self._grid, name)
 
 
@@ -109,7 +109,7 @@ class Roster:
         if new:
             self._ask(grid, new, min(timeout, PATIENCE))
         present: dict[int, int] = {}
-        # Iterate in order of registration, because the first node with a number keeps the number.
+        # Iterate in order of registration, because the first node with a number owns that number.
         for node, number in self._number.items():
             if number is None:
                 continue
@@ -142,5 +142,5 @@ class Roster:
                 )  # fmt: skip
                 number = None
             said_by[node] = number
-        # Register in order of node id, because replies arrive in any order.
+        # Register in order of node id, because the order of the replies is arbitrary.
         self._number.update(sorted(said_by.items()))

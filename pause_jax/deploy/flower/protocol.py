@@ -16,13 +16,13 @@ LOG = logging.getLogger("flwr.pause_jax")
 
 # Keys in a client's configuration.
 ROUND = "server-round"
-EPSILON = "pause-epsilon"  # also a metric: epsilon of the release
+EPSILON = "pause-epsilon"  # also the metric for a release's epsilon
 # Keys in a client's metrics.
-PARTICIPATION = "pause-participation"  # number of the release in the client's ledger, from 1
+PARTICIPATION = "pause-participation"  # 1-based number of the release in the client's ledger
 TOOK = "pause-seconds"  # latency measured by the client's clock
 OURS = (EPSILON, PARTICIPATION, TOOK)
 
-# Error code of a client whose budget is spent. Flower's codes end at 8.
+# Error code of a client whose budget is spent. Flower uses codes up to 8.
 SPENT = 4801
 # Error code of a client whose ledger already has a release for this round.
 REPEATED = 4802
@@ -57,7 +57,7 @@ def flat_update(
 
 
 def only(records: Mapping[str, T], where: str, kind: str) -> tuple[str, T]:
-    """Return the only record's name and content. Raise ConfigError for zero or several records."""
+    """Return the only record's name and content. Raise ConfigError unless there is exactly one."""
     if len(records) != 1:
         raise ConfigError(f"{where} has {len(records)} {kind}s: must have exactly one.")
     return next(iter(records.items()))

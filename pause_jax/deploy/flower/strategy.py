@@ -242,7 +242,7 @@ class PauseStrategy(Strategy):
         # Save before contacting any client, to keep the charges if the server is killed.
         self._save()
         LOG.info("round %d: chose %s of %d clients", choice.round, list(nodes), len(present))
-        # Messages expire, to keep late clients from training a stale model.
+        # Let messages expire to keep late clients from training a stale model.
         messages, ttl = [], self._timeout + self._poll
         group = str(choice.round)
         for node, epsilon in zip(nodes.values(), choice.epsilon, strict=True):
@@ -333,7 +333,7 @@ class PauseStrategy(Strategy):
     def _answers(
         self, present: dict[int, int], arrays: ArrayRecord, grid: TimedGrid
     ) -> tuple[set[int], dict[int, Any] | None]:
-        """Return available clients and answers to the policy's question (None if it asks none).
+        """Return the available clients and their answers (None if the policy asks no question).
 
         If a client sends no loss, the policy learns nothing about it. A client that sends no
         features is unavailable in this round. ``present`` maps clients to their nodes.
@@ -384,7 +384,7 @@ class PauseStrategy(Strategy):
         return answers
 
     def _readings(self, answers: dict[int, Answer], sent: ArrayRecord) -> dict[str, dict[int, Any]]:
-        """Return the losses, squared losses and updates, by name and client."""
+        """Return the losses, squared losses and updates, keyed by name and then by client."""
         losses, squares = (
             {k: answer.metrics[name] for k, answer in answers.items() if name in answer.metrics}
             for name in ("loss", "square-loss")
@@ -396,7 +396,7 @@ class PauseStrategy(Strategy):
         return readings
 
     def _compare(self, choice: Choice, answers: dict[int, Answer]) -> None:
-        """Raise release counts to those in the clients' ledgers, but never lower them."""
+        """Increase release counts to match the clients' ledgers, but never decrease them."""
         epsilons = dict(zip(choice.clients.tolist(), choice.epsilon, strict=True))
         for client, answer in answers.items():
             number = answer.metrics.get(PARTICIPATION)
@@ -452,7 +452,7 @@ def _read(
     """Return the answer in a reply, validated against the arrays that were sent.
 
     The latency is ``stamped`` or, if None, the metric ``pause-seconds``. The metric ``loss`` is
-    required if ``needs_loss`` is set. Raise ConfigError if the reply is invalid.
+    required if ``needs_loss`` is True. Raise ConfigError if the reply is invalid.
     """
     _, record = only(content.array_records, "its reply", "ArrayRecord")
     _, metrics = only(content.metric_records, "its reply", "MetricRecord")

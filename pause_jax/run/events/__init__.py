@@ -1,1 +1,1 @@
-"""Simulation of overlapping rounds, in which an asynchronous server steps as answers arrive."""
+"""Simulation of overlapping rounds with an asynchronous server."""

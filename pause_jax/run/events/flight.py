@@ -1,7 +1,7 @@
-"""Slots that hold an asynchronous server's clients in flight and buffered answers.
+"""Slots for the clients in flight and the buffered answers of an asynchronous server.
 
 A client is in flight from its start to its answer. The next server step frees its slot. Times are
-in seconds since the last server step, because float32 is inaccurate for long absolute times.
+in seconds since the last server step, because float32 is inaccurate for large absolute times.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def started(slots: Slots, active: Array, values: dict[str, Array]) -> Slots:
 
 
 def next_answer(slots: Slots) -> tuple[Slots, Array]:
-    """Return (slots after the next answer, its time). At least one client must be in flight."""
+    """Return (slots after the next answer, time of this answer). A client must be in flight."""
     finish = jnp.where(slots.under_way, slots.finish, jnp.inf)
     now = jnp.min(finish)
     first = slots.under_way & (finish == now)
@@ -175,7 +175,7 @@ def next_answer(slots: Slots) -> tuple[Slots, Array]:
 def paced_step(config: SimConfig, flight: Flight, slots: Slots, now: Array) -> Array:
     """Return the time in seconds at which ``pace`` ends the step (infinity if it does not)."""
     pace = clock_of(config).pace
-    if flight.last is None or pace is None:  # neither or both are None
+    if flight.last is None or pace is None:  # both are None or neither is
         return jnp.asarray(jnp.inf)
     longest = jnp.max(jnp.where(slots.under_way, flight.last[slots.client], 0.0))
     due = jnp.maximum(now, longest / pace)
@@ -219,7 +219,7 @@ def buffer_of(config: SimConfig, plan: Plan, slots: Slots, number: Array) -> Buf
 
 
 def after_step(flight: Flight, seconds: Array) -> Flight:
-    """Free the answered slots, and return the flight state after a step that took ``seconds``."""
+    """Free the answered slots and return the flight state after a step that took ``seconds``."""
     slots = flight.slots
     last = flight.last
     under_way = slots.under_way

@@ -1,6 +1,6 @@
-"""Events within a server step, i.e. the clients' answers and the policy's decisions.
+"""Events within a server step: answers from clients and decisions of the policy.
 
-Each iteration of the loop in ``play_events`` handles one decision or answer. Training comes later.
+Each iteration of the loop in ``play_events`` handles one decision or answer. Training follows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Events(NamedTuple):
 
     Attributes:
       groups: number of decisions in this step after its first answer.
-      waits: whether no client may start before the next answer.
+      waits: whether the server waits for the next answer before it starts more clients.
       now: seconds since the last server step.
       reported: bool [S], slots whose answer the policy has observed.
       rules: bit mask of the first broken rules (see ``pause_jax.run.contract.broken``).
@@ -121,7 +121,7 @@ def play_events(setup: Setup, before: State, number: Array) -> Events:
 
 
 def decide(setup: Setup, before: State, events: Events, number: Array) -> Events:
-    """Ask the policy for a group of clients, and start them.
+    """Ask the policy for a group of clients and start them.
 
     Decision t uses the keys of round t. A client's participation count increases when the client
     starts, so the budget is charged before the update is released.
@@ -180,7 +180,7 @@ def decide(setup: Setup, before: State, events: Events, number: Array) -> Events
 
 
 def _report(setup: Setup, before: State, events: Events, number: Array) -> Events:
-    """Report new answers, before training, to a policy that reads neither losses nor updates."""
+    """Report new answers before training, for policies that read neither losses nor updates."""
     plan = plan_of(setup.config)
     nothing = jnp.zeros(plan.buffer)
     updates = jnp.zeros((plan.buffer, setup.context.update_size))
@@ -196,7 +196,7 @@ def _report(setup: Setup, before: State, events: Events, number: Array) -> Event
 
 
 def heard(setup: Setup, before: State, events: Events, buffer: Buffer, trained: Trained) -> Any:
-    """Report new answers to the policy, and return the policy's new state."""
+    """Report new answers to the policy and return its new state."""
     server_loss = setup.learner.server_loss
     if server_loss is not None:
         server_loss = functools.partial(server_loss, before.learning, trained.released)

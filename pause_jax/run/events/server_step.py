@@ -3,7 +3,7 @@
 A run loops over server steps instead of events. Within a step, clients answer one after another,
 and new clients replace them. All clients that start in a step train the same model, so they train
 in parallel at the end of the step. The server then averages the buffered updates. Tests compare
-runs with an event-queue simulation. ``docs/guides/event_clock.md`` describes the semantics.
+runs against an event-queue simulation. ``docs/guides/event_clock.md`` describes the semantics.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def init(setup: Setup, learning: LearnerState) -> Flight:
 def play(
     setup: Setup, before: State, step_keys: keys.RoundKeys, number: Array, quantities: Quantities
 ) -> tuple[State, Record]:
-    """Simulate server step ``number`` >= 1, and return (state, record).
+    """Simulate server step ``number`` >= 1 and return (state, record).
 
     Clients that start in this step train the model that the previous step produced. ``step_keys``
     are used for training and noise. Each decision has separate keys for its random draws.
@@ -119,7 +119,7 @@ def play(
 def train(
     setup: Setup, before: State, events: Events, step_keys: keys.RoundKeys, number: Array
 ) -> tuple[LearnerState, Flight]:
-    """Train a step's new clients that send updates, and store their updates in the flight state.
+    """Train the step's new clients that send updates, and store the updates in the flight state.
 
     Only the ``clients`` field of the learner's state changes.
     """
@@ -165,7 +165,7 @@ def train(
 def average(
     setup: Setup, learning: LearnerState, flight: Flight, buffer: Buffer
 ) -> tuple[LearnerState, Trained]:
-    """Average the buffered updates, and return (learner's state, buffered losses and updates).
+    """Average the buffered updates and return (learner's state, buffered losses and updates).
 
     As in a synchronous round, the weights of missing updates are redistributed to the other
     updates. Staleness factors are not normalised, so stale updates make the step smaller.

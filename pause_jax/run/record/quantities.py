@@ -1,4 +1,4 @@
-"""Recorded quantities that the library defines."""
+"""Built-in recorded quantities."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pause_jax.run.rounds.state import Round, Run
 
 @quantity("round", gap=False)
 def played(r: Round) -> Array:
-    """Whether the round was played, bool (False once the clock has reached ``max_seconds``)."""
+    """Whether the round was simulated, bool (False once the clock has reached ``max_seconds``)."""
     return jnp.asarray(True)
 
 
 @quantity(gap=-1)
 def num_played(run: Run) -> Array:
-    """Total number of rounds played, int32."""
+    """Total number of simulated rounds, int32."""
     return run.state.played
 
 
@@ -50,7 +50,7 @@ def query_seconds(r: Round) -> Array:
 def clock(r: Round) -> Array:
     """Clock at the end of each round, in simulated seconds.
 
-    The sum of all durations has an error of about one float32 rounding. The clock stops at
+    The rounding error of the summed durations is about one float32 ulp. The clock saturates at
     1e18 seconds.
     """
     return r.after.clock
@@ -70,7 +70,7 @@ def uploaded(r: Round) -> Array:
 
 @quantity("round")
 def max_spent(r: Round) -> Array:
-    """Largest epsilon any client has spent, per ``epsilon_unit`` (infinite under ``NoPrivacy``)."""
+    """Largest epsilon spent by any client, per ``epsilon_unit`` (infinite under ``NoPrivacy``)."""
     return jnp.max(r.config.privacy.budget.spent(r.after.counts))
 
 
@@ -106,7 +106,7 @@ def data_size(run: Run) -> Array:
 
 @quantity("round")
 def energy(r: Round) -> Array:
-    """Energy of the cohort in the policy's search, PAUSE (18), or NaN if it does not search."""
+    """Energy of the cohort, PAUSE (18), or NaN if the policy does not search."""
     return r.info.energy
 
 
@@ -132,8 +132,8 @@ def regret(r: Round) -> Array:
 def optimality_gap(r: Round) -> Array:
     """Energy of the exact optimum minus ``energy``, or NaN if the policy does not search.
 
-    The gap is infinite if only the optimum has infinite energy. If both cohorts do, the gap is the
-    difference between their sums of weights.
+    The gap is infinite if only the optimum has infinite energy. If both cohorts have infinite
+    energy, the gap is the difference between their sums of weights.
     """
     return r.info.optimality_gap
 
@@ -152,7 +152,7 @@ def train_loss(r: Round) -> Array:
 
 @quantity("eval_round")
 def test_loss(r: Round) -> Array:
-    """Mean loss on the test set (NaN if ``learning`` is None, or if the learner omits it)."""
+    """Mean loss on the test set (NaN if ``learning`` is None or the learner does not report it)."""
     return r.metrics.get("test_loss", jnp.asarray(jnp.nan))
 
 
@@ -187,7 +187,7 @@ def first_broken_round(run: Run) -> Array:
 def broken_rules(run: Run) -> Array:
     """Bit mask of the rules broken in ``first_broken_round``, int32.
 
-    The function ``pause_jax.run.contract.words`` describes these rules.
+    Use ``pause_jax.run.contract.words`` to decode the mask.
     """
     return run.state.health.broken_rules
 
@@ -200,7 +200,7 @@ QUANTITIES: dict[str, Quantity] = {
 
 @quantity("round", "slot", gap=-1)
 def staleness(r: Round) -> Array:
-    """Staleness of each slot's update, in server steps since the client's start, int32.
+    """Staleness of each slot's update, in server steps since the client started, int32.
 
     The value is 0 in synchronous rounds, and -1 for an empty slot.
     """

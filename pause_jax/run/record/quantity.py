@@ -1,4 +1,4 @@
-"""Declaration of recorded quantities, which are functions of a round or of a run."""
+"""Declaration of recorded quantities as functions of a round or a run."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Quantity(NamedTuple):
         ``round`` (every round) or ``eval_round`` (evaluated rounds), otherwise from a :class:`Run`.
       dims: dimension names: ``round``, ``eval_round``, ``client``, ``slot`` or custom names.
       unit: unit of the value, such as ``s`` for seconds, or "" if it has none.
-      gap: fill value for unplayed rounds, and for padding if configs of a sweep differ in rounds,
-        clients or slots. In unplayed rounds, booleans are False, and integers are -1 if gap is NaN.
+      gap: fill value for rounds that were not simulated (False for booleans, -1 for integers if gap
+        is NaN), and for padding if a sweep's configs differ in rounds, clients or slots.
     """
 
     name: str

@@ -47,7 +47,7 @@ class Result(PyTree):
       config: config of the run.
       values: dict from names to recorded quantities.
       eval_rounds: int32 [E], rounds after which the model was evaluated. If ``max_seconds`` ended
-        the run, the entry for the next evaluation is the last played round. Later entries are -1.
+        the run, the last simulated round replaces the next planned round. Later entries are -1.
       variables: final model (Flax variables), with untrained weights in the ``frozen`` collection,
         or None if ``learning`` is None.
       epsilon_unit: unit that the budgets protect: ``coordinate`` (one coordinate of an update),
@@ -56,7 +56,7 @@ class Result(PyTree):
       unnoised: names of data that clients send without noise, except sizes and latencies: model
         entries outside ``params`` (batch statistics, ``clear`` weights) and losses that the policy
         reads. The ledger also lists the updates of ``NoPrivacy``.
-      client_ids: ids of clients 0, ..., K - 1 in the data or in files of the config. Empty if
+      client_ids: ids of clients 0, ..., K - 1 from the data or the config's input files. Empty if
         clients are numbered 0, 1, ..., or if they are drawn from a larger data set.
     """
 
@@ -185,12 +185,12 @@ def chosen(record: Iterable[str | Quantity] | None) -> Quantities:
 
 
 def record_round(quantities: Quantities, played: Round) -> Record:
-    """Return the per-round quantities of a played round, by name."""
+    """Compute the per-round quantities of a simulated round, keyed by name."""
     return {q.name: _value(q, played) for q in quantities if q.per_round}
 
 
 def record_unplayed(quantities: Quantities, like: Any) -> Record:
-    """Return fill values for a round that was not played, with shapes and dtypes as in ``like``."""
+    """Return fill values for a round that did not run, with the shapes and dtypes of ``like``."""
     return {q.name: _filled(like[q.name], q.gap) for q in quantities if q.per_round}
 
 
@@ -233,7 +233,7 @@ def _value(q: Quantity, of: Round | Run) -> Array:
 def result_at_end(config: SimConfig, state: State, quantities: Quantities) -> Result:
     """Build the result of a run from its final state, without the per-round quantities.
 
-    Until :func:`with_rounds` replaces it, ``eval_rounds`` is the number of played rounds.
+    Until :func:`with_rounds` replaces it, ``eval_rounds`` is the number of simulated rounds.
     """
     learning = state.learning
     run = Run(with_budgets(config, keys.budgets(state.keys.world)), state)
@@ -252,12 +252,12 @@ def result_at_end(config: SimConfig, state: State, quantities: Quantities) -> Re
 def with_rounds(
     result: Result, config: SimConfig, record: Mapping[str, Any], quantities: Quantities
 ) -> Result:
-    """Add the per-round quantities, leaves [T, ...], to the result of :func:`result_at_end`.
+    """Add the per-round quantities (arrays [T, ...]) to the result of :func:`result_at_end`.
 
     ``result.eval_rounds`` and the record must both be NumPy arrays or both be JAX arrays.
     """
     evaluated = evaluated_at(config, result.eval_rounds)
-    # Evaluations that were not reached get the fill values recorded for their planned rounds.
+    # For evaluations that were not reached, use the fill values recorded in their planned rounds.
     reached = (evaluated > 0).astype(np.int32)
     places = reached * evaluated + (1 - reached) * evaluated_rounds(config) - 1
 

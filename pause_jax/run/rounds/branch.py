@@ -26,7 +26,7 @@ def when(wanted: Array, work: Callable[[], Any], otherwise: Any) -> Any:
 
 @custom_vmap
 def _by_any(wanted: Array) -> Array:
-    """Return an unbatched flag, which is True if any vmapped run needs the computation."""
+    """Return an unbatched flag that is True if any vmapped run needs the computation."""
     return wanted
 
 
@@ -37,7 +37,7 @@ def _(axis_size: int, in_batched: list[bool], wanted: Array) -> tuple[Array, boo
 
 @custom_vmap
 def _choose(wanted: Array, new: Array, old: Array) -> Array:
-    """Return ``new`` if the run needs the computation, else ``old``; without vmap, ``new``."""
+    """Return ``new`` for runs that need the computation, else ``old`` (without vmap, ``new``)."""
     return new
 
 

@@ -30,7 +30,7 @@ def length_of(config: SimConfig) -> Length:
 def is_evaluated(length: Length, round: Any) -> Any:
     """Return whether an evaluation is planned after a round.
 
-    If ``max_seconds`` ends the run, the last round is also evaluated, see ``Round.metrics``.
+    If ``max_seconds`` ends the run, the last round is also evaluated (see ``Round.metrics``).
     """
     return (round % length.eval_every == 0) | (round == length.num_rounds)
 
@@ -44,12 +44,12 @@ def evaluated_rounds(config: SimConfig) -> np.ndarray:
 def evaluated_at(config: SimConfig, played: Any) -> Any:
     """Return the rounds after which the model was evaluated, int32 [E].
 
-    If ``max_seconds`` ended the run after ``played`` rounds, the last played round replaces the
-    next round in :func:`evaluated_rounds`. Later entries are -1.
+    If ``max_seconds`` ended the run after ``played`` rounds, the last of these rounds replaces the
+    next planned round in :func:`evaluated_rounds`. Later entries are -1.
     """
     planned = evaluated_rounds(config).astype(np.int32)
     reached = (np.append(0, planned[:-1]) < played).astype(np.int32)
-    # These operators also work on NumPy arrays. On the host, jnp would compile for each length.
+    # Unlike jnp functions, operators keep NumPy arrays on the host and need no compilation.
     ended = planned + (played < planned).astype(np.int32) * (played - planned)
     return reached * (ended + 1) - 1
 

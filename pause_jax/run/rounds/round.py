@@ -90,7 +90,7 @@ def observe_world(
 
 
 class Answers(NamedTuple):
-    """Policy state and query counts after the policy's query, and the key for the choice.
+    """Policy state and query counts after the policy's query, and the key for choosing a cohort.
 
     ``seconds`` is the duration of the query. ``reached`` marks clients that received the model.
     """
@@ -138,7 +138,7 @@ def ask(
 def select(
     setup: Setup, answers: Answers, conditions: Conditions, round: Array
 ) -> tuple[Selection, Info]:
-    """Let the policy choose a cohort, and validate the types and shapes of the choice."""
+    """Let the policy select a cohort, and validate the types and shapes of the selection."""
     choice = setup.policy.select(answers.choice_key, answers.policy, round, conditions.available)
     return check_selected(choice, setup.context.num_selected)
 
@@ -150,8 +150,8 @@ class Arrival(NamedTuple):
       seconds: scalar, duration of the round in seconds.
       in_time: bool [m], slots whose update arrived by the end of the round.
       stale: bool [m], slots whose update was still on its way at the end of the round.
-      observed: float [m], observed latency in seconds, at most the time that the server waited
-        for updates. For an empty slot, it is the server's full waiting time, or 1 if that is 0.
+      observed: float [m], observed latency in seconds, capped at the time that the server waited
+        for updates. Empty slots contain this waiting time, or 1 if the server did not wait.
     """
 
     seconds: Float[Array, ""]
@@ -170,8 +170,8 @@ def close_round(
 ) -> Arrival:
     """Determine the end of a round and the updates that arrive by then.
 
-    ``seconds`` includes the query time. If no client is chosen, a server with an availability
-    trace waits for the trace's ``recheck`` seconds.
+    ``seconds`` includes the query time. If no client is chosen and the config has an
+    availability trace, the server waits for the trace's ``recheck`` seconds.
     """
     clients = selection.clients
     active = selection.active
@@ -189,8 +189,8 @@ def close_round(
 def arrival_of(config: SimConfig, latency: Array, active: Array, answering: Array) -> Arrival:
     """Apply the config's ``wait_for`` and ``deadline`` to the latencies of a cohort.
 
-    If both are None, the round ends when the slowest client has finished, PAUSE (3). Clients that
-    send nothing count too, because the server cannot know earlier that no update will arrive.
+    If both are None, the round ends when the slowest client has finished, PAUSE (3). The server
+    also waits for clients that will send nothing, because it cannot identify them in advance.
     ``answering`` marks the active clients that send an update, in time or late.
     """
     end = jnp.max(jnp.where(active, latency, 0.0))
@@ -200,7 +200,7 @@ def arrival_of(config: SimConfig, latency: Array, active: Array, answering: Arra
     if config.deadline is not None:
         end = jnp.minimum(end, config.deadline)
     by_then = latency <= end
-    # Empty slots must not reveal a latency, but need finite values for policies that multiply by 0.
+    # Empty slots must not reveal a latency, but must be finite, as policies may multiply them by 0.
     observed = jnp.where(active, jnp.minimum(latency, end), jnp.where(end > 0, end, 1.0))
     return Arrival(end, answering & by_then, answering & ~by_then, observed)
 
@@ -213,7 +213,7 @@ def can_miss_average(config: SimConfig) -> bool:
 
 
 def only_received(selection: Selection, received: Array) -> Selection:
-    """Redistribute the weights of missing updates to the received updates."""
+    """Redistribute the weights of missing updates among the received updates."""
     weights = jnp.where(received, selection.weights, 0.0)
     arrived = jnp.sum(weights)
     total = jnp.sum(selection.weights)

@@ -53,7 +53,7 @@ class State(NamedTuple):
 
     Attributes:
       learning: state of the learner, including the partition and the model.
-      counts: int32 [K], each client's number of participations, which determines its spent budget.
+      counts: int32 [K], rounds in which each client took part, which determine its spent budget.
       queried: int32 [K], number of rounds in which each client answered a query from the policy.
       clock: scalar, simulated seconds, computed as a compensated sum of round durations.
       clock_rest: scalar, rounding error of ``clock``, in seconds.
@@ -80,10 +80,10 @@ class Score(NamedTuple):
 
     Attributes:
       regret: C^G(genie) - C^G(cohort), PAUSE (10), signed. The genie chooses m clients, or fewer
-        if fewer are available. A cohort of this size has a regret >= 0 up to rounding (1e-6 of the
-        two values). The genie's cohort has a regret of exactly 0. The regret of a smaller cohort
-        can be negative, because its slowest client may be faster and its sum omits negative terms
-        of g. FedCS and sampling with replacement may leave slots empty.
+        if fewer are available. A cohort of the same size has a regret >= 0 up to rounding (1e-6 of
+        the two values), and the genie's cohort has a regret of exactly 0. The regret of a smaller
+        cohort can be negative, because its slowest client may be faster and its sum omits negative
+        terms of g. FedCS and sampling with replacement may leave slots empty.
     """
 
     reward: Float[Array, ""]

@@ -1,4 +1,4 @@
-"""Base class for availability traces, and the traces that do not read a file."""
+"""Base class for availability traces, and built-in traces that need no file."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class AvailabilityTrace(FromFile):
     def forecast(self, clock: Array, ahead: Array, num_clients: int) -> Array:
         """Return each connected client's probability of being connected later, float [K].
 
-        The default is correct for traces that depend only on the clock. Other traces override it.
+        Traces that depend on more than the clock must override this method.
 
         Args:
           clock: current simulated seconds, a scalar.
-          ahead: seconds from now to the time of the forecast.
+          ahead: forecast horizon in seconds.
           num_clients: K.
         """
         connected, _ = self.step((), jax.random.key(0), clock + ahead, num_clients)
@@ -120,7 +120,7 @@ class Phones(AvailabilityTrace):
 
     The defaults are fitted to ``data/cached_timers.json`` of github.com/Carkham/FLHetBench, which
     lists 1,000 users of FLASH (Yang et al., WWW 2021), 710 of whom were observed for a day to a
-    week. A phone counts as connected while it is idle, charging and on Wi-Fi. In the data, the
+    week. A phone is considered connected while idle, charging and on Wi-Fi. In the data, the
     quantiles 0.25, 0.5, 0.75, 0.9 and 0.95 of the fraction are 0.013, 0.055, 0.131, 0.255 and 0.324
     (in this model: 0.027, 0.066, 0.132, 0.219 and 0.285).
 

@@ -23,7 +23,7 @@ class _Table(NamedTuple):
     """Connection intervals of all clients."""
 
     times: NDArray[np.float64]  # [clients, intervals, 2], padded with empty intervals
-    ids: tuple[str, ...]  # client ids; empty for arrays
+    ids: tuple[str, ...]  # client ids (empty for arrays)
 
 
 # Latest allowed interval start, in seconds. float32 represents every integer up to this value.

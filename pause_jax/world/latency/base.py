@@ -114,7 +114,7 @@ class Latency(FromFile):
 def quadrature(low: Array, high: Array) -> tuple[Array, Array]:
     """Return Gauss-Legendre (points, weights), float [K, 128] each, on K intervals [low, high].
 
-    sum(weights * f(points), axis=1) integrates f, exactly for polynomials of degree <= 255.
+    sum(weights * f(points), axis=1) integrates f, and is exact for polynomials of degree <= 255.
     """
     half = (high - low)[:, None] / 2
     points = low[:, None] + half * (1 + jnp.asarray(_NODES, low.dtype)[None, :])

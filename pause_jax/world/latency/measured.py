@@ -41,7 +41,7 @@ def parse(
     rule are skipped, and ``Measured.dropped`` lists the violated rules.
 
     Raises:
-      ConfigError: if the CSV or header is invalid, no line is valid, or a bad line is not skipped.
+      ConfigError: if the CSV, header or a line (unless skipped) is invalid, or no line is valid.
     """
     name = f"{where} = {path!r}"
     header, rows = source_file.table(name, content, full=False)

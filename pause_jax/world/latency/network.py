@@ -32,16 +32,16 @@ _AMOUNTS = ("samples", "download_bytes", "upload_bytes")
 _LEAST, _MIDDLE, _MOST = (np.polynomial.legendre.leggauss(n) for n in (12, 14, 16))
 # Maximum spread in a table (standard deviation of a logarithm). Spreads >= 16 may overflow.
 _MOST_SPREAD = 10.0
-# Integration limit in standard deviations of a logarithm. The probability outside is 6e-7.
+# Integration limit in standard deviations of a logarithm. The probability beyond the limit is 6e-7.
 _REACH = 5.0
-# Number of clients whose expectations are computed at a time, with 24 x 28 x 16 nodes each.
+# Number of clients per batch in the quadrature, which has 24 x 28 x 16 nodes per client.
 _TOGETHER = 128
 
 
 class _Devices(NamedTuple):
     """Columns of a device table with D rows."""
 
-    share: NDArray[np.float64] | None  # [D], share of clients; None if row k is client k
+    share: NDArray[np.float64] | None  # [D], share of clients (None if row k is client k)
     # [D, 3], median times in seconds: per sample, per downloaded byte and per uploaded byte.
     median: NDArray[np.float64]
     spread: NDArray[np.float64]  # [D, 3], standard deviations of the logarithms

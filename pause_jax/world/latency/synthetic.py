@@ -109,16 +109,16 @@ class TenGroups(NormalLatency):
 class SpeedNormal(Latency):
     """Latency = clip(tau_min / X, tau_min, 1 s), X ~ Normal(mean_speed_k, std), as in BSFL's code.
 
-    A draw X < 0 gives a negative quotient and hence tau_min, the *fastest* latency. With default
-    values, 16 % of the slowest client's draws are negative, and its expected speed is 0.27. If
-    negative draws gave the slowest latency, the expected speed would be 0.12. ``slowest`` is
-    therefore the mean of X, not the expected speed. X = 0 gives 1 s.
+    A draw X < 0 yields a negative quotient and hence tau_min, the *fastest* latency. With the
+    default values, 16 % of the slowest client's draws are negative, and its expected speed is 0.27.
+    If negative draws yielded the slowest latency, the expected speed would be 0.12. ``slowest`` is
+    therefore the mean of X, not the expected speed. X = 0 yields 1 s.
 
     Means are equally spaced from ``fastest`` (client 0) to ``slowest`` (client K - 1).
 
     Attributes:
       std: standard deviation of X.
-      fastest, slowest: means of X of clients 0 and K - 1.
+      fastest, slowest: means of X for clients 0 and K - 1.
     """
 
     name: ClassVar[str] = "speed_normal"
@@ -157,7 +157,7 @@ class SpeedNormal(Latency):
         inside = jnp.sum(weight * density * self.min_latency / speed, axis=1)
         slow_atom = norm.cdf((self.min_latency - mean) / self.std)
         fast_atom = norm.sf((1.0 - mean) / self.std)
-        # Negative draws count as 1 s in ``slow_atom``, but their latency is tau_min.
+        # ``slow_atom`` treats negative draws as 1 s, but their latency is tau_min.
         negative = (1.0 - self.min_latency) * norm.cdf(-mean / self.std)
         return slow_atom + fast_atom * self.min_latency + inside - negative
 
@@ -242,11 +242,11 @@ class Switching(LogNormal):
         return builtins.round(num_clients / 2)
 
     def _moved(self, round: Array, num_clients: int) -> Array:
-        """Return how many positions, modulo K, the clients have shifted by round t."""
+        """Return the number of positions (mod K) by which clients are shifted in round t."""
         return ((round - 1) // self.period * self._step(num_clients)) % num_clients
 
     def _over_time(self, values: Array) -> Array:
-        """Return the mean of ``values`` over all positions that a client takes."""
+        """Return the mean of ``values`` over all positions that a client can occupy."""
         num_clients = values.shape[0]
         step = self._step(num_clients)
         places = sorted({step * i % num_clients for i in range(num_clients)})
@@ -263,7 +263,7 @@ class ShiftedExponential(SpacedLatency):
     """Latency = max(tau_min, scale_k (1 + straggling E)), E ~ Exp(1).
 
     ``scale_k`` is the client's minimum latency before the lower bound tau_min applies. The mean
-    straggling delay is proportional to ``scale_k``, as in the usual straggler model (Lee et al.
+    straggling delay is proportional to ``scale_k``, as in the standard straggler model (Lee et al.
     2018, "Speeding up distributed machine learning using codes").
 
     Attributes:
@@ -343,7 +343,7 @@ class Pareto(SpacedLatency):
 
 
 class LinearContext(Latency):
-    """Latency linear in features that clients report beforehand (synthetic setting of RBCS-F).
+    """Latency that is linear in features reported by clients (synthetic setting of RBCS-F).
 
     Clients form four classes of equal size. In each round, client k has a processor speed
     mu ~ U(0.5, 2) and a bandwidth B ~ U(2, 4) Mbit/s for a model of M = 2 * 2^20 bit. For class

@@ -34,7 +34,7 @@ class _Table(NamedTuple):
     # float64 to avoid rounding errors in means over many entries.
     sum_from: NDArray[np.float64]
     inverse_from: NDArray[np.float64]
-    ids: tuple[str, ...]  # client ids of a file; empty for arrays
+    ids: tuple[str, ...]  # client ids of a file (empty for arrays)
 
 
 # Loaded tables, keyed by digest and order. A traced program cannot read a file. For a file with
@@ -49,20 +49,20 @@ class Traces(Latency):
 
     The CSV file has the header ``client,seconds`` and one line per measurement: the client's id (a
     number or a name) and seconds > 0. Ids are numbered 0, 1, ... in natural order. With the
-    ``natural`` partition, each client has the data with its id. If the data has no ids, the file's
+    ``natural`` partition, clients and data are matched by id. If the data has no ids, the file's
     ids must be names, or the numbers 0, 1, ... without gaps. Measurements are ordered by the
     ``round`` or ``time`` column if present, otherwise by line. Clients may have different numbers
     of measurements, and clients beyond ``num_clients`` are ignored. An empty cell in ``seconds``
-    marks a drop-out, in which the client does not answer. The server's waiting time is then the
-    client's previous measurement, or its first one if none precedes. Expectations are exact means
-    over all measurements and the waiting times of drop-outs. Use :meth:`of` for arrays.
+    marks a drop-out, in which the client does not answer. The server then waits for the
+    duration of the client's previous measurement, or of its first if there is no previous one.
+    Expectations are exact means over all measurements and waiting times. Use :meth:`of` for arrays.
 
     Attributes:
       order: ``drawn`` draws a measurement uniformly and independently in each round. ``played``
         replays the rounds of a file with a ``round`` column, starting with the first. A client that
         has no line for a round repeats its previous measurement, or its first if there is none. If
-        there is no such column, round t replays the client's t-th measurement. At its end, the
-        replay starts over. The genie knows the latencies of a replayed round (static).
+        there is no such column, round t replays the client's t-th measurement. After the last
+        entry, the replay starts over. The genie knows the latencies of a replayed round (static).
       path: path of the file, absolute or relative to the working directory (static).
       digest: SHA-256 of the measurements, recorded in results and filled in when a run starts. A
         file with a different digest is rejected (static).
