@@ -16,7 +16,7 @@ __all__ = ["Difference", "differences", "seeds_needed"]
 
 # Probability that a t-interval over ``seeds_needed`` seeds excludes the bound.
 POWER = 0.8
-# Do not suggest this many seeds or more, because few users could run them.
+# Larger numbers of seeds are not suggested, because few users could run them.
 _MANY_SEEDS = 1000
 
 

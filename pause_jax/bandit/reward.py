@@ -121,7 +121,7 @@ def problem_of(
 
     ``index`` is the bound of PAUSE (13), or mu_k for the genie. ``remaining`` is p_k of PAUSE (7),
     or None for BSFL, which has no privacy term. The rows of ``terms`` are the weighted g and p.
-    For these terms and the realised speeds, :func:`cohort_value` returns the reward, PAUSE (9).
+    :func:`cohort_value` of these terms and the realised speeds is the reward, PAUSE (9).
     """
     g = generalization_reward(counts, round, share, num_selected, reward.beta)
     return cohort_problem(index, reward, additive_terms(reward, g, remaining, num_selected))

@@ -89,8 +89,8 @@ def text_of(value: Any) -> str:
 def resolved(where: str, text: str, admits: Callable[[Any], bool], kind: str) -> Any:
     """Return the object ``module:name`` from a loaded module or a file passed to ``--load``.
 
-    This function imports no module except ``flax.nnx``, and calls no function in the module.
-    The object must satisfy ``admits``. Errors contain ``where`` (a config field) and ``kind``.
+    The only module that may be imported is ``flax.nnx``. No function of the module is called. The
+    object must satisfy ``admits``. Errors contain ``where`` (a config field) and ``kind``.
 
     Raises:
       ConfigError: if the module is not loaded, the name is missing, or the kind is wrong.

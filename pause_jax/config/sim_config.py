@@ -28,7 +28,7 @@ class SimConfig(Config):
 
     Attributes:
       num_clients: K, number of clients (static).
-      num_selected: m, number of clients chosen per round (static). The ``all`` policy chooses K.
+      num_selected: m, number of clients chosen per round (static); ``all`` chooses all K.
       num_rounds: T, maximum number of rounds, or of server steps if rounds overlap (static).
       clock: clock that determines when clients start and when the server steps.
       max_seconds: simulated seconds after which no round starts; None for no limit. The last round
@@ -47,14 +47,14 @@ class SimConfig(Config):
         other clients and rounds.
       dropout: probability that a chosen client drops out of a round, independently of other clients
         and rounds; None for no drop-outs. The server notices a drop-out only when the answer is
-        due. The participation counts and spends budget, because the update may have been sent.
+        due. It still counts as a participation and spends budget (the update may have been sent).
       deadline: maximum seconds from the choice of clients to the end of a round; None for no limit.
       wait_for: number of received updates that ends a round, for over-selection; None to wait for
         all chosen clients (static).
       stale_updates: handling of updates that have not arrived when their round ends. With ``lost``,
         the server tells the clients to stop. With ``next``, the server includes the updates in the
         next round's weighted average. Client state (``keep_optimizer_state``) is saved only if the
-        client's update reaches the server, in time or late (static).
+        client's update reaches the server, on time or late (static).
       privacy: mechanism that releases updates, with its budget schedule.
       when_spent: handling of clients with a spent budget. These clients release nothing. With
         ``exclude``, policies cannot choose them. With ``drop``, policies may choose them, and they

@@ -83,7 +83,7 @@ class PowerOfChoice(PolicyConfig):
             if self.schedule == "linear":
                 past = (round - 1) / jnp.maximum(context.num_rounds - 1, 1)
                 wanted = jnp.round(most - past * (most - m)).astype(jnp.int32)
-            # Clients are in draw order, and available clients come first.
+            # Clients are in draw order, with available clients first.
             return clients, available[clients] & (jnp.arange(most) < wanted)
 
         def receive(

@@ -244,7 +244,7 @@ def drawn_by(
     num_selected: int,
     key: Array,
 ) -> Selection:
-    """Draw m clients in ``among`` with inclusion probabilities pi = min(1, c ``weight``).
+    """Draw m clients from ``among`` with inclusion probabilities pi = min(1, c ``weight``).
 
     ``weight`` must be positive. Aggregation weights are share / pi, scaled to sum to one.
     """

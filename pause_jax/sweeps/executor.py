@@ -48,7 +48,7 @@ class Workers:
         """Return the plan for the workers' processor, which may differ from the local one.
 
         Raises:
-          ConfigError: if preparation fails, or the first worker has different code or versions.
+          ConfigError: if preparation fails, or the first worker's code or package versions differ.
         """
         task = self._arguments, plan.made_by
         ((_, answer),) = _results(self._executor, prepare_task, {(): task})

@@ -102,7 +102,7 @@ class SweepPlan(NamedTuple):
 
     Attributes:
       groups: lists of configs that share a static structure and a data set.
-      made_by: everything that the result's bits depend on, as plain values keyed by name.
+      made_by: all inputs that can change the result's bits, as plain values keyed by name.
     """
 
     configs: list[PreparedConfig]

@@ -25,7 +25,7 @@ def standings(scores: xr.Dataset, policy: str, against: str = YARDSTICK) -> pd.D
     Args:
       scores: data set [policy, fleet, seed] from ``gauntlet``.
       policy: name of the policy.
-      against: policy over which the lead is computed.
+      against: policy to compare it with.
 
     Returns:
       One row per fleet. For each time, the columns are the mean accuracy in %, the policy's rank (1

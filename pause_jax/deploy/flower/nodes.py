@@ -109,7 +109,7 @@ class Roster:
         if new:
             self._ask(grid, new, min(timeout, PATIENCE))
         present: dict[int, int] = {}
-        # Iterate in order of registration, because the first node with a number owns that number.
+        # In registration order, because a client number belongs to the first node that has it.
         for node, number in self._number.items():
             if number is None:
                 continue

@@ -57,7 +57,7 @@ def flat_update(
 
 
 def only(records: Mapping[str, T], where: str, kind: str) -> tuple[str, T]:
-    """Return the only record's name and content. Raise ConfigError unless there is exactly one."""
+    """Return the name and content of the only record, or raise ConfigError."""
     if len(records) != 1:
         raise ConfigError(f"{where} has {len(records)} {kind}s: must have exactly one.")
     return next(iter(records.items()))

@@ -1,7 +1,7 @@
 """Slots for the clients in flight and the buffered answers of an asynchronous server.
 
-A client is in flight from its start to its answer. The next server step frees its slot. Times are
-in seconds since the last server step, because float32 is inaccurate for large absolute times.
+A client is in flight until the server receives its answer. The next server step frees its slot.
+Times are in seconds since the last server step, because float32 is inaccurate for large times.
 """
 
 from __future__ import annotations

@@ -191,7 +191,7 @@ def arrival_of(config: SimConfig, latency: Array, active: Array, answering: Arra
 
     If both are None, the round ends when the slowest client has finished, PAUSE (3). The server
     also waits for clients that will send nothing, because it cannot identify them in advance.
-    ``answering`` marks the active clients that send an update, in time or late.
+    ``answering`` marks the active clients that send an update, on time or late.
     """
     end = jnp.max(jnp.where(active, latency, 0.0))
     if config.wait_for is not None:

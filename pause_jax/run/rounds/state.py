@@ -1,4 +1,4 @@
-"""State of a run, score of a round, and inputs of the recorded quantities."""
+"""Run state, score of a round, and the values that recorded quantities are computed from."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class Round:
       in_time: bool [m], slots whose update was averaged in this round.
       work: bytes transferred and samples processed per client and round, for work factors of 1.
       downloads: number of clients that received the model, for training or for a query.
-      uploads: number of clients that sent an update, in time or late.
+      uploads: number of clients that sent an update, on time or late.
       seconds: duration of the round in seconds.
       query_seconds: part of ``seconds`` spent on the policy's queries.
       step: details of the server step, in the slot order of ``selection`` (None if synchronous).
