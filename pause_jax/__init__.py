@@ -3,7 +3,7 @@
 ``simulate(config, key)`` runs one simulation, and ``sweep(configs, keys)`` runs many.
 
 Examples:
-  Compare two policies without training a model. Both see the same latencies.
+  Compare two policies without training a model. Both policies see the same latencies.
 
   >>> import jax
   >>> from pause_jax import SimConfig, sweep
@@ -43,8 +43,8 @@ if _jax == "0.10.2" or _jax.startswith("0.11."):
 
 # On CPUs, JAX 0.10.0 and 0.10.1 return wrong maxima, minima and means of matrix-vector products
 # with inner dimension 3, in a vmap over more than 32,768 clients (tests/support/canaries.py). This
-# flag disables the faulty kernels. XLA reads it when JAX first initializes its devices. After that,
-# changing the number of devices raises an error, which the code below uses to detect a late import.
+# flag disables the faulty kernels. XLA reads it when JAX initializes its devices. Later changes
+# to the number of devices raise an error, which the code below uses to detect a late import.
 _KERNELS = "--xla_cpu_experimental_ynn_fusion_type="
 _flags = os.environ.get("XLA_FLAGS", "")
 if _jax in ("0.10.0", "0.10.1") and _KERNELS not in _flags:

@@ -72,9 +72,9 @@ RECORDED = ("clients", "clock", "counts", "queried", "energy", "optimality_gap",
 def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: int = 3) -> None:
     """Check a selection policy against its contract.
 
-    The policy runs without learning, at availability probabilities of 1, 0.5 and 0.02. If it reads
-    losses or updates, it also runs with learning. Chosen clients must be distinct. Weights must be
-    finite, >= 0, and 0 for unavailable clients. They must sum to 1 in rounds with participants. The
+    The policy runs without learning, at availability probabilities of 1, 0.5 and 0.02, and also
+    with learning if it reads losses or updates. Chosen clients must be distinct. Weights must be
+    finite, >= 0, and 0 for unavailable clients, and must sum to 1 in rounds with participants. The
     policy must be pure, ``reads`` must be complete, and the state must keep its structure. The same
     key must produce the same run, and runs under vmap must equal single runs. A new value of a
     traced number must not cause recompilation. A named config must round-trip through TOML.
@@ -202,8 +202,8 @@ def check_mechanism(mechanism: Mechanism, *, dimension: int = 40) -> None:
 
     The unit of a mechanism with a budget must be ``coordinate`` or ``update``. A release must have
     the shape and dtype of the update, be finite, and depend on the key unless the unit is ``none``.
-    Two releases with the same key must have the same bits, and releases under vmap must equal
-    single releases up to rounding. A new value of a traced number must not cause recompilation. The
+    Two releases with the same key must be bit-identical, and releases under vmap must equal single
+    releases up to rounding. A new value of a traced number must not cause recompilation. The
     remaining share of the budget must start at 1 and never rise. The epsilons must sum to the spent
     budget, and an epsilon must be 0 if and only if the budget is exhausted. A config with a
     ``name`` must round-trip through TOML. ``pause_jax.privacy.audit`` tests the claimed epsilon.
@@ -213,7 +213,7 @@ def check_mechanism(mechanism: Mechanism, *, dimension: int = 40) -> None:
       dimension: number of entries in each test update.
 
     Raises:
-      AssertionError: if the mechanism violates the contract. The message names the clause.
+      AssertionError: if the mechanism violates the contract. The message names the violated rule.
       ConfigError: if the config is invalid.
     """
     config, _ = prepare(SimConfig(privacy=mechanism, learning=None))
@@ -297,7 +297,7 @@ def check_learner(learning: Learning, *, num_clients: int = 6, num_selected: int
       num_selected: m, number of clients to select per round.
 
     Raises:
-      AssertionError: if the learner violates the contract. The message names the clause.
+      AssertionError: if the learner violates the contract. The message names the violated rule.
       ConfigError: if the config or its data is invalid.
     """
     config = SimConfig(

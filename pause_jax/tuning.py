@@ -53,7 +53,7 @@ SAMPLERS = {
 }  # fmt: skip
 # Number of best trials that run again with fresh seeds, in addition to the initial config.
 FINALISTS = 3
-# Badness scale of incomplete trials, larger than the mean score of any complete trial.
+# Scale of the badness of incomplete trials, above the mean score of any complete trial.
 _INCOMPLETE = 1e300
 
 Values = Mapping[str, Any]
@@ -66,7 +66,7 @@ class Objective(NamedTuple):
     Attributes:
       text: name, as spelled on the command line.
       sign: 1 to minimise, -1 to maximise.
-      record: quantities to record. The objective is undefined if the last quantity is missing.
+      record: quantities to record, the last of which the objective requires.
       value: function from a sweep's result to scores [config, seed] (not finite if undefined).
     """
 
@@ -125,7 +125,7 @@ def tune(
       objective: score to optimize (see :func:`objective_of`).
       key: PRNG key for the seeds of the search, the fresh seeds and the proposals.
       budget: number of trials, rounded up to a multiple of ``width``.
-      seeds: number of runs per trial. Finalists have ``max(2, width * seeds // 4)`` fresh seeds.
+      seeds: runs per trial. Each finalist is run with ``max(2, width * seeds // 4)`` fresh seeds.
       width: number of trials per generation.
       sampler: name in ``SAMPLERS`` (default: a multivariate ``TPESampler``).
       storage: file or database URL of Optuna's storage (default: in memory). A search with the same
@@ -204,8 +204,8 @@ def summarise(scores: Floats, near: Floats, sign: int) -> pd.DataFrame:
     Returns:
       Table with the columns ``seeds``, ``scored`` (number of seeds with a score), ``mean``,
       ``error`` (standard error of the mean) and ``badness``, which is lowest for the best trial.
-      Trials with a score for every seed rank by mean. All others rank below them, first by the
-      number of seeds without a score, then by mean, or by mean ``near`` if no seed has a score.
+      Trials with a score for every seed are ranked by mean. All others follow, ranked first by
+      the number of seeds without a score, then by mean, or by mean ``near`` if no seed has a score.
     """
     rows = pd.DataFrame(scores)
     table = pd.DataFrame({"seeds": scores.shape[1], "scored": rows.count(axis=1)})

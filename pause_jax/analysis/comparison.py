@@ -16,7 +16,7 @@ __all__ = ["Difference", "differences", "seeds_needed"]
 
 # Probability that a t-interval over ``seeds_needed`` seeds excludes the bound.
 POWER = 0.8
-# Larger numbers of seeds are not suggested, because few users could run them.
+# Upper limit of the suggested numbers of seeds. Few users could run more.
 _MANY_SEEDS = 1000
 
 
@@ -57,7 +57,7 @@ class Difference(NamedTuple):
     def shown(self) -> int:
         """Sign of the difference (1 or -1), or 0 if the confidence interval does not exclude 0.
 
-        Always 0 if a pair is incomplete, because outcomes would determine which seeds are compared.
+        Always 0 if a pair is incomplete, because outcomes then determine which seeds are compared.
         """
         if self.pairs < self.seeds:
             return 0
@@ -67,11 +67,11 @@ class Difference(NamedTuple):
 class Comparison(NamedTuple):
     """Comparison of all configs with a reference config."""
 
-    against: str  # reference config, or "" if no candidate has a value in every seed
+    against: str  # reference config, or "" if no candidate has a value for every seed
     aims: tuple[Aim, ...]  # in order of priority
     comparisons: int  # number of intervals that hold jointly
     differences: tuple[dict[str, Difference], ...]  # one dict per aim, keyed by config
-    text: str  # conclusions for the first aim for which ``against`` has a value in every seed
+    text: str  # conclusions for the first aim for which ``against`` has a value for every seed
 
 
 def compare(result: xr.Dataset, target: float, against: str | None = None) -> Comparison:
@@ -81,7 +81,7 @@ def compare(result: xr.Dataset, target: float, against: str | None = None) -> Co
       result: data set from ``sweep``, in which all configs use the same random keys.
       target: target test accuracy for the time-to-target criterion, in (0, 1].
       against: reference config. The default is the candidate with the best mean of the first
-        criterion for which any candidate has a value in every seed. Candidates are configs whose
+        criterion for which any candidate has a value for every seed. Candidates are configs whose
         epsilon covers everything clients send except data sizes, or all configs if none qualify.
 
     Returns:
@@ -97,7 +97,7 @@ def compare(result: xr.Dataset, target: float, against: str | None = None) -> Co
     chosen = _best(goals, candidates) if against is None else against
     if not chosen:
         kind = "config" if len(candidates) == len(names) else "private config"
-        text = f"No comparison: no {kind} has a value in every seed."
+        text = f"No comparison: no {kind} has a value for every seed."
         return Comparison("", goals, 0, tuple({} for _ in goals), text)
     # Any candidate could have become the reference, so count every pair with a candidate.
     others = len(names) - 1
@@ -234,7 +234,7 @@ def _aims(result: xr.Dataset, target: float) -> tuple[Aim, ...]:
         noun="regret",
         better="lower",
         worse="higher",
-        missing="broke a contract or had no regret in at least one seed",
+        missing="broke a contract or recorded no regret in at least one seed",
     )
     seconds = regret._replace(
         title="total s",
@@ -257,7 +257,7 @@ def _aims(result: xr.Dataset, target: float) -> tuple[Aim, ...]:
 
 
 def _best(goals: Sequence[Aim], candidates: list[str]) -> str:
-    """Return the best candidate with a value in every seed, or an empty string if none exists."""
+    """Return the best candidate with a value for every seed, or an empty string if none exists."""
     for goal in goals:
         mean = goal.sign * goal.values.sel(config=candidates).mean("seed", skipna=False)
         if np.isfinite(mean).any():
@@ -272,7 +272,7 @@ def _text(
     best: str,
     lead: str,
 ) -> str:
-    """Describe results for the first criterion for which ``against`` has a value in every seed."""
+    """Describe results for the first criterion for which ``against`` has a value for every seed."""
     for goal, others in zip(goals, found, strict=True):
         if bool(goal.values.sel(config=against).notnull().all()):
             findings = f" {lead}{_findings(goal, others, against, best)}" if others else ""
@@ -281,7 +281,7 @@ def _text(
 
 
 def _means(goal: Aim) -> str:
-    """Describe the means of configs with a value in every seed, best first, and list the others."""
+    """List the means of configs with a value for every seed, best first, and then the others."""
     means = goal.sign * goal.values.mean("seed", skipna=False)
     order = sorted(
         means.config.values[means.notnull()], key=lambda name: -float(means.sel(config=name))
@@ -326,7 +326,7 @@ def _findings(goal: Aim, others: dict[str, Difference], against: str, best: str)
     if undecided:
         text = f"Over {seeds} seeds, {listed(undecided)} {do} not differ significantly from {name}."
         return text + settled
-    return "No other config has a value in every seed."
+    return "No other config has a value for every seed."
 
 
 def _difference(each: Difference, goal: Aim) -> str:

@@ -14,7 +14,7 @@ from pause_jax.analysis import metrics
 
 Floats = NDArray[np.float64]
 
-# Colours that colour-blind readers can distinguish. Their contrast with the page is >= 3:1.
+# Colours that colour-blind readers can distinguish, with a contrast >= 3:1 to the page.
 # In dark mode, each colour in DARK replaces the colour at the same index in LIGHT.
 LIGHT_PAGE, DARK_PAGE = "#FFFFFF", "#0F1419"
 LIGHT = ("#4459CA", "#F8636C", "#09803F", "#B68B07", "#289CE0", "#802E8C", "#6D5C6E", "#8E2B00")

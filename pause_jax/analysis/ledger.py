@@ -46,18 +46,18 @@ class Ledger(NamedTuple):
       budget: float, eps_bar, the client's total budget per ``unit``, or infinity if unlimited.
       spent: float, sum of the epsilons of the client's updates (basic composition), per ``unit``.
       whole_update: float, total epsilon of an update's d coordinates: d * ``spent`` if ``unit`` is
-        ``coordinate``, else ``spent``. It is NaN if d is 0.
+        ``coordinate``, else ``spent`` (NaN if d is 0).
       exhausted: bool, whether the client has too little budget left for another update.
-      last_release: int, round of an exhausted client's last update. It is 0 for clients with budget
-        left, and for all clients if the run did not record ``clients``.
+      last_release: int, round of an exhausted client's last update; 0 for clients with budget left,
+        and for all clients if the run did not record ``clients``.
       basic, basic_delta: largest ``spent``, and its delta (0 for a pure mechanism).
       tight: largest :func:`total_epsilon`, or NaN if dp-accounting is needed but not installed.
       tight_at_most: :func:`total_epsilon` of a client that has the largest budget and takes part in
-        every round. This bound holds even if participation depends on the data. It is NaN if
-        no model is trained, or if dp-accounting is needed but not installed.
+        every round; NaN if no model is trained, or if dp-accounting is needed but not installed.
+        This upper bound on a client's total holds even if participation depends on the data.
       unnoised: names of the quantities that clients sent without noise.
       client_ids: ids of clients 0, ..., K - 1; empty if clients are numbered 0, 1, ...
-      overlaps: whether rounds overlap. If so, server steps are counted as rounds, and a release is
+      overlaps: whether rounds overlap. With overlap, server steps count as rounds, and a release is
         charged when its client starts. Each client starts at most once per server step.
     """
 
@@ -101,8 +101,8 @@ def ledger(run: Result | Selector | xr.Dataset, delta: float = 1e-5) -> Ledger:
 
     Returns:
       The ledger. ``tight`` assumes that each client's number of participations does not depend on
-      the data. If the policy's choices depend on releases, this assumption fails. In that case,
-      quote ``tight_at_most``, which always holds.
+      the data. If the policy's choices depend on releases, only ``tight_at_most`` is guaranteed to
+      hold.
 
     Raises:
       ConfigError: if ``run`` is a batch or lacks a required quantity, or if delta is out of range.
@@ -274,12 +274,12 @@ def total_epsilon(mechanism: Mechanism, participations: int, delta: float) -> fl
 
     Args:
       mechanism: mechanism with scalar parameters.
-      participations: n, which must not depend on the data. ``num_rounds`` is always valid.
+      participations: n, which must not depend on the data. ``num_rounds`` is a safe upper bound.
       delta: failure probability at which epsilon is computed, in [0, 1).
 
     Returns:
       Total epsilon per ``mechanism.unit``, infinite without a guarantee and 0 without releases. For
-      a pure mechanism, it is at most the sum of the epsilons, and equal to it if ``delta`` is 0.
+      a pure mechanism, the total is at most the sum of the epsilons, with equality at delta 0.
 
     Raises:
       ConfigError: if delta is not in [0, 1).
@@ -314,7 +314,7 @@ def _laplace(loss: LaplaceLoss, delta: float) -> float:
     basic = float(epsilon.sum(dtype=float))
     if delta == 0 or epsilon.max() > MAX_RELEASE:
         return basic
-    # Skip negligible releases. Endless schedules have many of them, which are slow to compose.
+    # Skip the many negligible releases of an endless schedule, which are slow to compose.
     counted = epsilon[epsilon > 1e-20 * basic]
     return min(basic, _composed(_laplace_parts, tuple(counted.tolist()), delta))
 

@@ -60,7 +60,7 @@ def worst_share(values: xr.DataArray, share: float = 0.1) -> xr.DataArray:
 
     Args:
       values: client scores, such as accuracies. NaN values are ignored.
-      share: share of clients to average over, in (0, 1]. At least one client is included.
+      share: share of clients to average over (but at least one client), in (0, 1].
 
     Raises:
       ConfigError: if ``share`` is not in (0, 1].

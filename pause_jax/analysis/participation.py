@@ -17,7 +17,7 @@ from pause_jax.world.latency.base import Work
 
 Floats = NDArray[np.float64]
 
-# Maximum number of points per curve. With more clients, each point is the mean of a group.
+# Maximum number of points per curve. In larger fleets, each point is the mean over a group.
 _POINTS = 60
 
 

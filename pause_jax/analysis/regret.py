@@ -1,7 +1,7 @@
 """Cumulative regret, its growth, and the papers' bounds.
 
 The regret of a round is C^G(genie) - C^G(cohort), PAUSE (10), where both cohorts are chosen given
-the same history. It can be negative for a cohort that is smaller than the genie's
+the same history. A cohort smaller than the genie's can have a negative regret
 (``run.rounds.state.Score``), so the cumulative regret R(n) may decrease.
 """
 
@@ -31,8 +31,8 @@ class Growth(NamedTuple):
     """Growth of cumulative regret over the last decade of rounds.
 
     Attributes:
-      exponent: slope of ln R against ln n. It is 1 for linear growth, 0 for bounded regret, and
-        close to 0 for logarithmic growth.
+      exponent: slope of ln R against ln n: 1 for linear growth, 0 for bounded regret, and close to
+        0 for logarithmic growth.
       exponent_error: standard error of ``exponent`` over seeds.
       log_r2, linear_r2: R^2 of the fits a + b ln n and a + b n to the mean over seeds.
     """
@@ -46,8 +46,8 @@ class Growth(NamedTuple):
 def cumulative(result: xr.Dataset) -> xr.DataArray:
     """Return the cumulative regret R(n) in float64, [config, seed, round].
 
-    A round without clients adds 0. The coordinate ``empty_rounds`` [config, seed] counts these
-    rounds. R(n) is NaN after the last round of a run.
+    Rounds without clients add 0. The coordinate ``empty_rounds`` [config, seed] is the number of
+    rounds without clients. R(n) is NaN after the last round of a run.
 
     Args:
       result: data set from ``sweep``, with ``regret``, ``clients`` and ``played``.
@@ -103,11 +103,11 @@ def measure(configs: Mapping[str, SimConfig], keys: Array) -> xr.DataArray:
 def growth(regret: ArrayLike) -> Growth:
     """Fit the growth of cumulative regret over the last decade of rounds, n in [T / 10, T].
 
-    The exponent is fitted per seed, at up to 50 rounds equally spaced in ln n. Its error is the
-    standard error over seeds, because points along a curve are strongly correlated.
+    The exponent is fitted per seed, at up to 50 rounds equally spaced in ln n. The error of the
+    exponent is the standard error over seeds, because points along a curve are strongly correlated.
 
     Args:
-      regret: cumulative regret [seeds, T]. Rounds that are NaN in any seed are dropped.
+      regret: cumulative regret [seeds, T]. Rounds with NaN for any seed are dropped.
 
     Returns:
       The fit. All fields are NaN if R(n) <= 0 in any seed at a fitted round (ln R is undefined).
@@ -180,7 +180,7 @@ def _r2(x: Floats, y: Floats) -> float:
 def smallest_gap(values: ArrayLike) -> float:
     """Return the papers' delta, the smallest difference between two clients' expected values.
 
-    PAUSE's Theorem 3 defines delta for mean latencies but uses mean speeds. State which you use.
+    PAUSE's Theorem 3 defines delta for latencies but uses speeds, so state which values you use.
     """
     return float(np.min(np.diff(np.sort(np.asarray(values, np.float64)))))
 

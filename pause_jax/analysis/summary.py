@@ -142,7 +142,7 @@ def merits(rows: list[dict[str, Any]], target: float) -> Table:
         + " worst tenth: the worst clients' mean accuracy. spread: standard deviation over clients."
         * bool(tails)
         + " empty: rounds without clients, over all seeds." * some_empty
-        + " They add 0 to the regret." * (some_empty and kind == "bandit")
+        + " These rounds add 0 to the regret." * (some_empty and kind == "bandit")
         + _incomparable(rows) * (kind == "bandit"),
     )
 

@@ -16,7 +16,7 @@ from rich.text import Text
 _LABEL_WIDTH = 12
 # Cap on the minimum width of a prose column, which is otherwise the width of its longest word.
 _PROSE_WIDTH = 20
-# Number of spaces between adjacent columns, and total number at both ends of a row.
+# Number of spaces between adjacent columns, and total number of spaces at the ends of a row.
 _GAP, _ENDS = 3, 2
 
 

@@ -56,15 +56,15 @@ class Observation(NamedTuple):
     If no model is trained, ``loss`` and ``square_loss`` are 1, and ``update`` has no entries.
 
     With ``when_spent="drop"``, a client whose budget is spent occupies its slot for its usual
-    latency but sends nothing. Its entry in ``received`` is False.
+    latency but sends nothing, so its entry in ``received`` is False.
 
     Attributes:
       latency: float [m], seconds that the server waited for each client. The entries of empty
         slots are finite but meaningless.
-      loss: float [m], mini-batch loss averaged over the local steps. It is NaN for a client whose
-        update does not arrive in time.
+      loss: float [m], mini-batch loss averaged over the local steps, or NaN if the client's update
+        does not arrive in time.
       square_loss: float [m], mean squared loss over the samples of all local steps, computed with
-        the model before each step. It is NaN in the same cases as ``loss``.
+        the model before each step, or NaN where ``loss`` is NaN.
       update: float [m, d], flattened updates as received by the server, clipped and noised.
       received: bool [m], whether the client's losses and update arrived in time, True by default.
         Mask losses and updates with ``selection.active & observation.received``.

@@ -19,7 +19,7 @@ class ClientStats(NamedTuple):
 
     Attributes:
       counts: int or float [K], number of rounds in which each client took part, T_k.
-      mean_speed: float [K], mean of tau_min / tau_k over these rounds (0 for untried clients).
+      mean_speed: float [K], mean of tau_min / tau_k over client k's T_k rounds (0 if T_k is 0).
     """
 
     counts: Int[Array, " K"] | Float[Array, " K"]

@@ -1,7 +1,7 @@
 """Lookup of the classes and objects that config files refer to.
 
 Config files refer to a subclass of ``PolicyConfig``, ``Mechanism``, etc. by its ``name``. Library
-classes and custom classes are treated alike. Files refer to other objects as
+classes and custom classes are treated alike. Config files refer to functions and other objects as
 ``package.module:name``. A config file must not run arbitrary code, so :func:`resolved` looks up
 names only in loaded modules and in ``--load`` files, and rejects objects of the wrong kind.
 """
@@ -89,7 +89,7 @@ def text_of(value: Any) -> str:
 def resolved(where: str, text: str, admits: Callable[[Any], bool], kind: str) -> Any:
     """Return the object ``module:name`` from a loaded module or a file passed to ``--load``.
 
-    The only module that may be imported is ``flax.nnx``. No function of the module is called. The
+    The only module that may be imported is ``flax.nnx``. The module's functions are not called. The
     object must satisfy ``admits``. Errors contain ``where`` (a config field) and ``kind``.
 
     Raises:

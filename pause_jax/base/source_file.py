@@ -71,7 +71,7 @@ def written(path: pathlib.Path) -> Iterator[BinaryIO]:
     """Yield a temporary file that atomically replaces ``path`` at the end of the ``with`` block.
 
     Raises:
-      OSError: if the file cannot be written. ``path`` is then unchanged.
+      OSError: if the file cannot be written, in which case ``path`` is unchanged.
     """
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
@@ -107,7 +107,7 @@ def parsed(
 ) -> str:
     """Read a file, store its parsed content in ``tables``, and return its SHA-256.
 
-    A traced program cannot read files. Instead, it looks up the content in ``tables``, under the
+    Traced programs cannot read files, so they look up the content in ``tables``, under the
     digest followed by ``part``. ``part`` distinguishes tables from the same file. ``where``
     is the config field, such as ``latency``. ``path`` may be relative to the working directory.
 

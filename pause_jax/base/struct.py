@@ -150,7 +150,7 @@ class PyTree:
 def _attributes(custom: list[type]) -> tuple[Any, ...]:
     """Return the class attributes of custom classes in hashable form.
 
-    The tree structure includes them, so JAX recompiles if a class attribute changes.
+    The tree structure includes the class attributes, so JAX recompiles if one of them changes.
     """
     return tuple(
         (name, _fixed(value))
@@ -189,7 +189,7 @@ class Sizes(NamedTuple):
 class Config(PyTree):
     """Base class for every config. ``config.replace(field=value)`` returns a changed copy."""
 
-    # `name` identifies the class in files and on the command line. `summary` is its help text.
+    # `name` identifies the class in files and commands, and `summary` describes it in help texts.
     name: ClassVar[str] = ""
     summary: ClassVar[str] = ""
 

@@ -69,7 +69,7 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
                 Console(stderr=True).print(f"{folder} is finished. Nothing left to run.")
                 show_again(folder, request.target)
                 return
-            # With --store, this store only lets --resume find the folder after a crash.
+            # With --store, this empty store only lets --resume find the folder after a crash.
             store = Store.create(folder / UNFINISHED, plan)
             if request.store is not None:
                 store = Store.create(request.store, plan)
@@ -116,7 +116,7 @@ def described(seed: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _executor(text: str | None) -> Iterator[Executor | None]:
-    """Yield an executor for a scheduler (``local:N``, address or file), or None if omitted."""
+    """Yield an executor for a scheduler (``local:N``, address or file), or None if text is None."""
     if text is None:
         yield None
         return

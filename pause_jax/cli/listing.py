@@ -61,7 +61,7 @@ def list_datasets() -> None:
     console.print(make_table((word("name"), "description", "decoded and cached"), rows))
     console.print(
         f"Cache folder: {cache_folder()} (safe to delete; set $PAUSE_JAX_CACHE to move it). "
-        "Its subfolder compiled/ contains compiled programs."
+        "The subfolder compiled/ contains compiled JAX programs."
     )
 
 

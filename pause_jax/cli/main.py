@@ -45,7 +45,7 @@ COMMANDS = {
 
 
 def program(names: Container[str] = COMMANDS) -> typer.Typer:
-    """Build the program. Only the commands in ``names`` can run.
+    """Build the command-line program, in which only the commands in ``names`` can run.
 
     The other commands appear only in the help, because importing their modules takes a second.
     """

@@ -51,7 +51,7 @@ def reserve(root: pathlib.Path, name: str, *, explicit: bool) -> pathlib.Path:
     Args:
       root: folder of all results.
       name: name of the result.
-      explicit: whether the user chose the name. If not, a number is appended if the name is taken.
+      explicit: whether the user chose the name. A number is appended to a default name in use.
 
     Raises:
       ConfigError: if an explicit name is already in use, or the folder cannot be created.

@@ -18,7 +18,7 @@ class StalenessWeight(Config):
     """Base class for staleness factors, which reduce the weight of updates from older models."""
 
     def factor(self, staleness: Array) -> Float[Array, ...]:
-        """Return the factor in (0, 1] that scales an update's weight. It is 1 at a staleness of 0.
+        """Return the factor in (0, 1] that scales an update's weight (1 if the staleness is 0).
 
         ``staleness`` is the number of server steps from download to averaging, as a float.
         """
@@ -29,7 +29,7 @@ class Polynomial(StalenessWeight):
     """Factor (1 + staleness)^-a, as in FedBuff (a = 1/2; Nguyen et al. 2022) and FedAsync ("Poly").
 
     Attributes:
-      exponent: a. With 0, the factor is 1 for every update.
+      exponent: a. For a = 0, the factor is 1 for every update.
     """
 
     name: ClassVar[str] = "polynomial"

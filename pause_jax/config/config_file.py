@@ -95,7 +95,7 @@ def dumps(config: SimConfig) -> str:
 
 
 def parsed(text: str) -> dict[str, Any]:
-    """Parse a TOML string. Raise ConfigError if it is not valid TOML."""
+    """Parse a TOML string, or raise ConfigError if the string is invalid."""
     try:
         return tomllib.loads(str(text))
     except RecursionError:

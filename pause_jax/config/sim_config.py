@@ -32,14 +32,14 @@ class SimConfig(Config):
       num_rounds: T, maximum number of rounds, or of server steps if rounds overlap (static).
       clock: clock that determines when clients start and when the server steps.
       max_seconds: simulated seconds after which no round starts; None for no limit. The last round
-        may end later, as in the PAUSE authors' code. The remaining rounds are skipped and spend no
-        budget (see ``Result.played``).
+        may end after ``max_seconds``, as in the PAUSE authors' code. Rounds that do not start spend
+        no budget (see ``Result.played``).
       eval_every: number of rounds between model evaluations (static). The model is also evaluated
         after the last simulated round.
       track_regret: whether to compute the genie's choice and the regret in every round (static).
       policy: policy that chooses the clients.
       shuffle_clients: whether the policy sees the clients in a random order in each run, making
-        client numbers uninformative. Results use the original numbers (static).
+        client numbers uninformative. Results use the original client numbers (static).
       reward: parameters of the reward, which also determine the regret.
       latency: latency model.
       availability_trace: trace of client connections; None if clients are always connected.
@@ -47,7 +47,7 @@ class SimConfig(Config):
         other clients and rounds.
       dropout: probability that a chosen client drops out of a round, independently of other clients
         and rounds; None for no drop-outs. The server notices a drop-out only when the answer is
-        due. It still counts as a participation and spends budget (the update may have been sent).
+        due. A drop-out counts as a participation and spends budget (the update may have been sent).
       deadline: maximum seconds from the choice of clients to the end of a round; None for no limit.
       wait_for: number of received updates that ends a round, for over-selection; None to wait for
         all chosen clients (static).
@@ -56,16 +56,16 @@ class SimConfig(Config):
         next round's weighted average. Client state (``keep_optimizer_state``) is saved only if the
         client's update reaches the server, on time or late (static).
       privacy: mechanism that releases updates, with its budget schedule.
-      when_spent: handling of clients with a spent budget. These clients release nothing. With
-        ``exclude``, policies cannot choose them. With ``drop``, policies may choose them, and they
-        take their usual time but send neither an update nor a loss. The server averages
+      when_spent: handling of clients with a spent budget, which release nothing. With ``exclude``,
+        clients with a spent budget cannot be chosen. With ``drop``, a chosen client with a spent
+        budget takes its usual time but sends neither an update nor a loss, and the server averages
         the updates of the other clients (static).
       learning: data, model and local training; None to simulate only the bandit.
     """
 
     num_clients: int = static(default=30, at_least=1)
     num_selected: int = static(default=5, at_least=1)
-    # Round t folds 2 t and 2 t + 1 into the key of the `world` stream. Both must fit in int32.
+    # Round t folds 2 t and 2 t + 1, which must fit in int32, into the key of the `world` stream.
     num_rounds: int = static(default=200, at_least=1, at_most=2**30 - 1)
     clock: Clock = node(factory=Synchronous, of=Clock)
     max_seconds: float | None = number(default=None, above=0, optional=True)
@@ -142,7 +142,7 @@ class SimConfig(Config):
         if self.stale_updates == "next" and self.wait_for is None and self.deadline is None:
             raise ConfigError(
                 "stale_updates = 'next': requires deadline or wait_for, because otherwise no "
-                "update is late. Set one of them."
+                "update is late. Set wait_for or deadline."
             )
 
 

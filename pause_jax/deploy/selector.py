@@ -293,7 +293,7 @@ class Selector:
           failed: seconds that the server waited for each client that did not answer. The policy
             treats these times as latencies. The policy learns nothing about a chosen client that
             is in neither ``seconds`` nor ``failed``.
-          idle: chosen clients known to have released nothing. Their charge for this round is
+          idle: chosen clients known to have released nothing, whose charge for this round is
             refunded. All other chosen clients remain charged, including failed clients.
 
         Raises:
@@ -416,7 +416,7 @@ class Selector:
         Args:
           path: file written by :meth:`save`.
           config: the selector's config, required if it contains objects that a file cannot
-            describe, such as a model. Ignored unless it equals the config in the file.
+            describe, such as a model. A config that differs from the saved one is ignored.
 
         Raises:
           ConfigError: if the file is unreadable or outdated, or if its custom policy is not loaded.
@@ -444,7 +444,7 @@ class Selector:
         return selector
 
     def _restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Restore the state from saved arrays. Raise ConfigError if their structure is wrong."""
+        """Restore saved arrays. Raise ConfigError if the policy state's structure has changed."""
         self.round = int(arrays["round"])
         self.counts = arrays["counts"]
         self.queried = arrays["queried"]
@@ -511,7 +511,7 @@ class Selector:
         clients: NDArray[np.int32],
         asked: NDArray[np.bool_],
     ) -> Answer:
-        """Arrange the answers in ``told`` by slot, in the order of ``clients`` [d]."""
+        """Convert the answers in ``told`` to arrays in the order of ``clients`` [d]."""
         loss = np.ones(len(clients), np.float32)
         features = np.ones((len(clients), self.config.latency.num_features), np.float32)
         reported = np.ones(len(clients), bool)
@@ -532,7 +532,7 @@ class Selector:
     def _finite(
         self, name: str, client: int, given: ArrayLike, shape: tuple[int, ...]
     ) -> NDArray[np.float32]:
-        """Return ``given`` as float32. Raise ConfigError unless it is finite and has ``shape``."""
+        """Return ``given`` as finite float32 with shape ``shape``, or raise ConfigError."""
         values = float32(given)
         if values.shape != shape or not np.isfinite(values).all():
             raise ConfigError(
@@ -570,7 +570,7 @@ def _from_data(
 
 
 def _checked_ids(ids: Sequence[Client], num_clients: int) -> tuple[Client, ...]:
-    """Return the ids [K] (default: 0 .. K - 1). Raise ConfigError if they are invalid."""
+    """Return the ids [K] (default: 0 .. K - 1), or raise ConfigError if ``ids`` is invalid."""
     ids = tuple(ids) or tuple(range(num_clients))
     kinds = {type(client) for client in ids}
     named = kinds == {int} or (kinds == {str} and "".join(ids).isprintable())
@@ -583,7 +583,7 @@ def _checked_ids(ids: Sequence[Client], num_clients: int) -> tuple[Client, ...]:
 
 
 def _per_client(name: str, values: ArrayLike | None, num_clients: int) -> NDArray[np.float32]:
-    """Return ``values`` as float32 [K] (default: 1). Raise ConfigError unless all are positive."""
+    """Return positive ``values`` as float32 [K] (default: all 1), or raise ConfigError."""
     each = np.ones(num_clients, np.float32) if values is None else float32(values)
     if each.shape != (num_clients,) or not (np.isfinite(each) & (each > 0)).all():
         raise ConfigError(

@@ -124,7 +124,7 @@ def _intervals(request: Request, traces: Sequence[_Trace]) -> tuple[Rows, str]:
 
 
 def _number(value: Any, above: float = -math.inf) -> float:
-    """Return ``value`` as a float. Raise ValueError unless it is a finite number > ``above``."""
+    """Return ``value`` as a float, or raise ValueError if it is not a finite number > ``above``."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError
     if not (math.isfinite(value) and value > above):
@@ -133,7 +133,7 @@ def _number(value: Any, above: float = -math.inf) -> float:
 
 
 class _NumbersOnly(pickle.Unpickler):
-    """Unpickler that rejects classes and functions. Lists, dicts and floats need neither."""
+    """Unpickler that rejects classes and functions, which lists, dicts and floats do not need."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"it names {module}.{name}")

@@ -16,7 +16,7 @@ from pause_jax.learning.learner import Variables, sent_part, trained_part
 from pause_jax.learning.work import Steps
 
 # Maximum memory of clients trained in parallel, in bytes. On a CPU, training is fastest if this
-# memory fits in the cache. On accelerators, it bounds memory use. See docs/engineering_log.md.
+# memory fits in the cache. On accelerators, the cap bounds memory use. See docs/engineering_log.md.
 CPU_BYTES = 16 * 2**20
 ACCELERATOR_BYTES = 2**30
 

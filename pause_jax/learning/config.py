@@ -71,22 +71,22 @@ class Learning(Config):
       epochs: number of passes over a client's data per round, each in a new random order. Fractions
         of a pass are rounded up to whole steps.
       local_steps: local steps per round, instead of ``epochs``. Clients cycle through their data.
-      max_steps: maximum number of local steps in each round and in each pass. A pass that would
-        need more steps covers only a random part of the client's data.
+      max_steps: maximum number of local steps per round and per pass over a client's data. A pass
+        that would need more steps covers only a random part of the data.
       work: distribution of the factors that multiply each client's ``epochs`` or ``local_steps``.
       aggregation: ``fedavg`` averages updates (PAUSE (2)). ``fednova`` divides each update by its
         gradient weight ``|a_i|_1`` and multiplies the mean by the mean weight (Wang et al., 2020).
         Clients with more steps therefore do not dominate. Clipping and noise apply to the divided
         updates. Epsilon accounts for these updates but not for the step counts (assumed public).
       keep_optimizer_state: whether clients keep their optimiser state between rounds (as in the
-        authors' code). If False, every round starts with a new state.
+        authors' code), instead of starting every round with a new state.
       proximal: coefficient mu of ``mu / 2 |w - w_global|^2``, which FedProx (Li et al., 2020) adds
         to the local loss; None for no proximal term.
       server: server optimiser.
       stale_damping: beta in REFL's weights for updates averaged one round late
         (``stale_updates="next"``); None for no damping. Abdelmoniem et al. (2023) use 0.35.
       validation: number of samples at the end of the test set that are reserved for computing
-        ``server_loss`` for policies. Test metrics exclude these samples.
+        ``server_loss`` for policies and excluded from test metrics.
       holdout: share of each client's samples (at least one sample) that is held out from training
         to score the model on the client's data (``record=("client_accuracy",)``). A client with a
         single sample trains on it and has no score.
@@ -193,7 +193,7 @@ class Learning(Config):
             )
 
     def cut_steps(self, size: int) -> int:
-        """Return how many steps a client of ``size`` samples needs, or 0 if ``max_steps`` suffices.
+        """Return the number of steps needed for ``size`` samples, or 0 if ``max_steps`` suffices.
 
         Also returns 0 if a round has at most one epoch, or if ``epochs`` or ``work`` is traced.
         """

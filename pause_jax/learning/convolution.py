@@ -1,7 +1,7 @@
 """Convolution and max-pooling that are fast inside loops and with one kernel per client.
 
 XLA's convolution gradients are slow in loops on a CPU, and ``vmap`` over kernels produces slow
-grouped convolutions. This module uses matrix products of input patches where they are faster.
+grouped convolutions. Where faster, convolutions are computed as matrix products of input patches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FORMS = ("auto", "products", "direct", "xla")
 # On a CPU, ``auto`` selects ``direct`` for at least PATCHES bytes of patches, at least CHANNELS
 # input channels and fewer than FEATURES output features. See docs/engineering_log.md.
 PATCHES, CHANNELS, FEATURES = 6 * 2**20, 16, 256
-# Maximum size in bytes of the patches for ``products`` on a GPU, about twice the largest measured.
+# Maximum bytes of patches for ``products`` on a GPU, about twice the largest benchmarked size.
 PATCHES_ON_GPU = 16 * 2**20
 
 _LAYOUT = ("NHWC", "HWIO", "NHWC")
@@ -61,7 +61,7 @@ def best_form(x: Array, kernel: Array, stride: int, padding: int) -> str:
 
 
 def stored(make: Callable[[Array], Array], x: Array) -> Array:
-    """Return ``make(x)``, computed only once for all consumers on a CPU. ``make`` must be pure.
+    """Return ``make(x)``. On a CPU, compute it once for all consumers. ``make`` must be pure.
 
     XLA recomputes cheap values inside each consumer, but never the result of a ``cond``. An
     optimization barrier does not help, because XLA removes it before fusion.
@@ -75,7 +75,7 @@ def stored(make: Callable[[Array], Array], x: Array) -> Array:
 
 @jax.custom_vjp
 def gradient_stored(x: Array) -> Array:
-    """Return ``x``, whose gradient is computed only once for all consumers on a CPU."""
+    """Return ``x``. On a CPU, the gradient of ``x`` is computed once for all consumers."""
     return x
 
 

@@ -44,7 +44,7 @@ class FlaxModel(Model):
     """Model config for a custom ``flax.linen`` or ``flax.nnx`` module. Create one with :meth:`of`.
 
     Updates of variables other than parameters, such as running statistics, are sent without
-    clipping or noise. ``Result.unnoised`` lists these variables. Dropout is supported. An
+    clipping or noise (see ``Result.unnoised``). Dropout is supported. An
     optional ``mask`` argument of ``__call__``, bool [B], is False for the padding rows of a batch.
 
     Attributes:

@@ -59,7 +59,7 @@ class Given(DataConfig):
 
 
 class Digits(DataConfig):
-    """scikit-learn's 1,797 handwritten digits of 8 x 8 pixels. The last 360 are the test set."""
+    """scikit-learn's 1,797 images of handwritten digits. The last 360 images are the test set."""
 
     name: ClassVar[str] = "digits"
     summary: ClassVar[str] = "1,797 digits of 8 x 8 pixels from scikit-learn, no download"
@@ -88,7 +88,7 @@ class LinearRegression(DataConfig):
 
     Attributes:
       num_features: dimension of x.
-      num_samples: number of training samples. The test set is a fifth of this size.
+      num_samples: number of training samples. The test set has ``num_samples // 5`` samples.
       noise: standard deviation of the Gaussian noise in y.
       data_seed: seed of w, x and the noise.
     """

@@ -29,8 +29,8 @@ class Dataset(PyTree):
       x_train, x_test: uint8 pixels [N, ...], float32 features [N, ...] (not scaled) or int32
         tokens [N, L].
       y_train, y_test: int32 labels [N], float32 targets [N] or [N, k], or int32 tokens [N, L].
-      clients: int32 [N], number of the client that each training sample comes from; None if
-        unknown. Numbers are 0, 1, ... without gaps. The ``natural`` partition requires ``clients``.
+      clients: int32 [N], client number of each training sample; None if unknown. Clients are
+        numbered 0, 1, ... without gaps. The ``natural`` partition requires ``clients``.
       client_ids: client ids, ordered by client number; None if clients have no ids (static).
       pixel_max: largest possible pixel value. Models receive (x / pixel_max - 0.5) / 0.5. Features
         and tokens have ``pixel_max = 0`` and are not scaled.
@@ -92,7 +92,7 @@ class Dataset(PyTree):
         """
         if (x_test is None) != (y_test is None):
             raise ConfigError(
-                "x_test and y_test: must be passed together. Pass neither to draw a test set from "
+                "x_test and y_test: must be passed together. Omit both to draw the test set from "
                 "x and y."
             )
         arrays = {"x_train": as_numbers("x", x), "y_train": as_numbers("y", y)}

@@ -36,7 +36,7 @@ class LearnerState(NamedTuple):
     Attributes:
       partition: samples and data quality of each client.
       variables: collections of the global model; None if the learner has no model. Only released
-        updates change ``params``. ``frozen`` never changes. Other collections receive no noise.
+        updates change ``params``. ``frozen`` never changes. Noise is added only to ``params``.
       clients: state that clients keep between rounds, with leaves [K, ...]; None if they keep none.
       inputs: random key for the noise in low-quality inputs.
       server: state of the server optimiser; None for plain averaging.
@@ -56,7 +56,7 @@ class LearnerState(NamedTuple):
 
     @property
     def model(self) -> Variables:
-        """Global model. The learner must have one."""
+        """Global model (only for learners with a model)."""
         assert self.variables is not None
         return self.variables
 
@@ -109,14 +109,14 @@ class Learner(NamedTuple):
     client numbers into their keys.
 
     Attributes:
-      init: (streams) -> initial state. Uses only the keys ``data``, ``model`` and ``inputs``.
+      init: (streams) -> initial state, drawn with only the keys ``data``, ``model`` and ``inputs``.
       train: (key, state, Selection, Release) -> (state, Trained). Every quantity that is computed
         from client data and enters ``params`` must pass through ``Release``. Empty slots must
         have no effect. ``train`` is called even for an empty cohort.
       ask: (key, state, clients [d], batch_size) -> float [d], mean loss of the global model on
         ``batch_size`` random samples of each client, or on all samples if ``batch_size`` is None.
       evaluate: (state) -> dict of scalars, with one entry for each name in ``metrics``.
-      metrics: names of the evaluation metrics. All are recorded by default.
+      metrics: names of the evaluation metrics, all recorded by default.
       local_samples: (data size, local work factors or None) -> number of samples on which a client
         computes gradients per round, all float [K]; None if this number is the data size.
       client_bytes: (state) -> memory in bytes needed to train one client.

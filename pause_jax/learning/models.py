@@ -47,7 +47,7 @@ class Network(NamedTuple):
 
 
 def linen_network(module: nn.Module, *, draws: bool) -> Network:
-    """Return the pure functions of a ``flax.linen`` module. ``draws`` enables dropout keys.
+    """Return the pure functions of a ``flax.linen`` module. With ``draws``, training uses a key.
 
     ``module.__call__`` takes inputs and optionally ``mask`` and a flag named in ``_TRAIN_WORDS``.
     """
@@ -131,16 +131,16 @@ class Cnn3(Model):
     """Convolutional network with three convolutions and four dense layers, for 32x32 images.
 
     The 3x3 valid convolutions have 32, 64 and 128 features, each followed by 2x2 max-pooling. The
-    hidden dense layers have 128, 64 and 32 features. Relu and a norm follow each of these layers.
+    hidden dense layers have 128, 64 and 32 features. All layers but the last use relu and a norm.
 
     Attributes:
       norm: ``group``, ``batch`` or ``none``. ``group`` uses group norm after convolutions and layer
-        norm after dense layers. Updates of both norms go through the privacy mechanism. ``batch``
+        norm after dense layers. Updates of both go through the privacy mechanism. ``batch``
         uses batch norm, as in the authors' runs. Updates of its 896 weights and its running
         statistics are sent without clipping or noise. ``Result.unnoised`` lists these leaves.
       convolution: ``products`` (matrix products), ``xla`` (XLA's convolution), ``direct`` (XLA's
         convolution, also for its gradients) or ``auto``, which selects one of the three based on
-        the device and the shapes. Results are equal up to rounding.
+        the device and the shapes. All choices give the same results up to rounding.
     """
 
     name: ClassVar[str] = "cnn3"
@@ -215,10 +215,10 @@ class ResNet18(Model):
     """Standard CIFAR-10 variant of ResNet-18 (He et al., 2016), used for BSFL Fig. 9.
 
     A 3x3 convolution with stride 1 replaces the 7x7 convolution and the max-pooling. BSFL does not
-    state which variant it uses. Images may have any size.
+    specify its variant of ResNet-18. Images may have any size.
 
     Attributes:
-      width: number of channels in the first stage. The number doubles in each later stage.
+      width: number of channels in the first stage, doubled in each later stage.
       norm: as in :class:`Cnn3`. He et al. use ``batch``.
       convolution: as in :class:`Cnn3`.
     """

@@ -17,7 +17,7 @@ from pause_jax.learning.normalisation import normalise
 # Strides of the two blocks in each stage of a ResNet-18.
 _STRIDES = ((1, 1), (2, 1), (2, 1), (2, 1))
 # PyTorch's default initialiser for linear and convolution kernels, as in the authors' runs. With
-# jit, it is traced only once per shape.
+# jit, the initialiser is traced only once per shape.
 kernel_init = jax.jit(
     nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform"), static_argnums=(1, 2)
 )

@@ -118,8 +118,8 @@ def _as_one_vector(inner: optax.GradientTransformation) -> optax.GradientTransfo
 class ServerOptimizer(Config):
     """Base class for server optimisers, which apply the mean update (Reddi et al., 2021).
 
-    The negative mean update serves as the gradient of the model's ``params``. The server adds the
-    mean update to all other collections. A round without updates leaves the model unchanged.
+    The negative mean update serves as the gradient of the model's ``params``. The mean
+    updates of other collections are added directly. A round without updates changes nothing.
     """
 
     def transformation(self) -> optax.GradientTransformation | None:

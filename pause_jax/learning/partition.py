@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pause_jax.learning.dataset import Dataset
 
 
-# (sample numbers grouped by client, int [n]; number of samples per client, int [K]).
+# (sample indices grouped by client, int [n]; number of samples per client, int [K]).
 Dealt = tuple[Array, Array]
 
 
@@ -28,7 +28,7 @@ class Partition(NamedTuple):
     The next ``held_out[k]`` samples in ``order`` are held out from training.
     """
 
-    order: Int[Array, " n"]  # distinct sample numbers
+    order: Int[Array, " n"]  # distinct sample indices
     start: Int[Array, " K"]
     size: Int[Array, " K"]  # number of training samples, at least 1
     quality: Float[Array, " K"]  # data quality q_k in [0, 1]
@@ -37,8 +37,8 @@ class Partition(NamedTuple):
     @property
     def share(self) -> Array:
         """Each client's quality-weighted share of the data, d_k / sum(d), float [K], BSFL (4)."""
-        # ``simulate`` and ``sweep`` must round identically. The maximum keeps XLA from fusing the
-        # product with the sum. The reciprocal is used because XLA divides by constants differently.
+        # ``simulate`` and ``sweep`` must give equal bits. The maximum keeps XLA from fusing product
+        # and sum. XLA rounds division by a constant differently, so multiply by the reciprocal.
         weight = jnp.maximum(self.quality * self.size.astype(self.quality.dtype), 0.0)
         return weight * (1 / tree_sum(weight))
 
@@ -83,7 +83,7 @@ class PartitionConfig(Config):
         return Partition(order.astype(jnp.int32), start.astype(jnp.int32), size, quality)
 
     def _assign(self, key: Array, data: Dataset, num_samples: int, num_clients: int) -> Dealt:
-        """Return the sample numbers grouped by client, and the number of samples per client."""
+        """Return the sample indices grouped by client, and the number of samples per client."""
         raise NotImplementedError
 
 
@@ -148,12 +148,12 @@ class Dirichlet(PartitionConfig):
     def _reserve(
         self, labels: Array, count: Array, dominant: Array, size: Array
     ) -> tuple[Array, Array]:
-        """Return sample numbers [n], reserved ones first, and the number reserved per client [K].
+        """Return sample indices [n], reserved ones first, and the number reserved per client [K].
 
         Let f be the frequency of a client's dominant label in the data. If a share s of the
-        client's samples is reserved, the label's expected share is s + (1 - s) f. This equals
-        ``dominant_share`` for s = (dominant_share - f) / (1 - f). If the second result sums to r,
-        the first r samples are the reserved ones, grouped by client. Later entries are undefined.
+        client's samples is reserved, the label's expected share is s + (1 - s) f, which equals
+        ``dominant_share`` for s = (dominant_share - f) / (1 - f). The reserved samples are
+        grouped by client. The indices after the last reserved sample are undefined.
         """
         num_samples = labels.shape[0]
         frequency = (count / num_samples)[dominant]
@@ -176,7 +176,7 @@ class Natural(PartitionConfig):
     """Partition of the samples by source client (``Dataset.clients``).
 
     If the data has more than K clients, K of them are drawn at random and numbered in their
-    original order. Results then contain no client ids.
+    original order, and results contain no client ids.
     """
 
     name: ClassVar[str] = "natural"

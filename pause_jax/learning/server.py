@@ -142,7 +142,7 @@ def train_cohort(
     updates, opt_states, loss = _train_clients(local, execution, key, state, selection)
     # Flattening inside ``map_clients`` took most of a round's time with 1.6 million parameters.
     released = release(jax.vmap(lambda update: ravel_pytree(update)[0])(updates["params"]))
-    # All other collections are sent without noise. Result.unnoised lists their leaves.
+    # The leaves of all other collections are sent without noise and listed in Result.unnoised.
     updates = {**updates, "params": released}
 
     loss = jax.tree.map(lambda x: jnp.where(active, x, 0.0), loss)

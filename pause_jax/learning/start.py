@@ -26,7 +26,7 @@ _RULE = "must be an .npz or .safetensors file, or the folder of an Orbax checkpo
 
 
 class GivenWeights(str):
-    """Weights passed in Python. The string ``given:DIGEST`` represents them in config files."""
+    """Weights passed in Python, represented by ``given:DIGEST`` in config files."""
 
     arrays: Arrays
 
@@ -106,7 +106,7 @@ def _read(start: str) -> Arrays:
     path = pathlib.Path(start).expanduser()
     try:
         if start.startswith(_GIVEN):
-            raise ConfigError("was passed in Python and is not in a file. Pass it again.")
+            raise ConfigError("was passed in Python and is not in a file. Pass the weights again.")
         if path.is_dir():
             return named_leaves(_orbax(path.absolute()))
         check_regular("file", path)

@@ -29,7 +29,7 @@ class Task(Config):
     metrics: ClassVar[tuple[str, ...]] = ()
 
     def outputs(self, data: Dataset) -> tuple[int, ...]:
-        """Return the shape of the outputs for one sample. The last entry is ``num_outputs``."""
+        """Return the shape of the outputs for one sample, whose last entry is ``num_outputs``."""
         raise NotImplementedError
 
     def check_data(self, data: Dataset) -> None:
@@ -40,7 +40,7 @@ class Task(Config):
         raise NotImplementedError
 
     def scores(self, outputs: Array, targets: Array) -> dict[str, Array]:
-        """Compute per-sample scores [B] keyed by metric name. Their test-set means are recorded."""
+        """Compute per-sample scores [B], keyed by metric name, to be averaged over the test set."""
         return {}
 
 

@@ -1,4 +1,4 @@
-"""Parts of a model that clients train and send. Other weights are in the collection ``frozen``."""
+"""Parts of a model that clients train and send. Untrained weights are in ``frozen``."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class TrainedPart(Config):
             )
 
     def network(self, network: Network) -> Network:
-        """Return ``network`` with functions that accept split variables."""
+        """Return a network whose variables are split into trained and frozen ones."""
 
         def init(key: Array, x: Array) -> Variables:
             variables = network.init(key, x)

@@ -171,7 +171,7 @@ def gradient_weights(
     """Return FedNova's |a|_1 after 0, 1, ..., ``max_steps`` steps (Wang et al., 2020).
 
     The update of a linear optimiser is a weighted sum of gradients. |a|_1 is the sum of these
-    weights, relative to the sum after one step. It is computed with all loss gradients set to 1.
+    weights, relative to the sum after one step. |a|_1 is computed with all loss gradients set to 1.
     """
     import optax
 

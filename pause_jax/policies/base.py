@@ -20,8 +20,8 @@ class Answer(NamedTuple):
     """Answers to a query, in the order of the clients returned by ``Query.ask``.
 
     Attributes:
-      loss: float [d], mean loss of the global model on each client's data or mini-batch. It is
-        NaN if a client does not report, and 1 if no model is trained or ``wants`` is ``features``.
+      loss: float [d], mean loss of the global model on each client's data or mini-batch; NaN if the
+        client does not report, and 1 if no model is trained or ``wants`` is ``features``.
       features: float [d, F], latency features for the coming round (see ``Latency.features``).
       reported: bool [d], whether each client reported its loss. With ``when_spent="drop"``, clients
         with a spent budget do not report.
@@ -37,7 +37,7 @@ class Query(NamedTuple):
 
     Attributes:
       ask: (key, state, round, available [K]) -> (clients, asked). ``clients``, int32 [d], are
-        distinct. ``asked``, bool [d], marks those that receive the request.
+        distinct. ``asked``, bool [d], marks the clients that receive the request.
       receive: (state, clients [d], asked [d], Answer) -> state passed to ``select``.
       wants: requested quantity, ``loss`` or ``features``.
       batch_size: number of samples on which a client computes its loss; None for all its samples.
@@ -96,8 +96,8 @@ class Context(NamedTuple):
       forecast: (clock, ahead) -> float [K], probability that a client connected at ``clock`` is
         connected ``ahead`` seconds later; None if unknown.
       output_layer: () -> int [C, 1 + H], the positions of each output's bias and H incoming weights
-        in a flattened update, or None if the model's output layer cannot be identified. The field
-        is None in a ``Selector``.
+        in a flattened update; None in a ``Selector``, or if the model's output layer cannot be
+        identified.
       validates: whether observations include ``server_loss``.
     """
 
@@ -144,9 +144,9 @@ class PolicyConfig(Config):
     """Base class for policy configs.
 
     Attributes:
-      reads: names of the policy's inputs that depend on clients' data or training. They are
-        fields of :class:`Observation` (``loss``, ``square_loss``, ``update``, ``server_loss``), or
-        ``answer.loss`` for a query. The fields are None unless listed here or in a nested config.
+      reads: names of the policy's inputs that depend on clients' data or training. They are fields
+        of :class:`Observation` (``loss``, ``square_loss``, ``update``, ``server_loss``), or
+        ``answer.loss`` for a query. Fields declared neither here nor in a nested config are None.
       observes: short description of the observed quantities.
       assumes: short description of the quantities that the policy assumes to be known.
       reference: source of the selection rule.
@@ -209,8 +209,8 @@ def policy_of(config: PolicyConfig, context: Context) -> Policy:
     Raises:
       TypeError: if ``build`` does not return a :class:`Policy`.
       ConfigError: if the config overrides ``releases``, or the query requests undeclared losses.
-        During tracing, the returned ``update`` also raises ConfigError if it fails on a hidden
-        field, or if the new state differs from the initial one in structure, shape or dtype.
+        During tracing, the returned ``update`` also raises ConfigError if an undeclared field
+        makes it fail, or if the new state and the initial one differ in structure, shape or dtype.
     """
     name = type(config).__name__
     built = config.build(context)
@@ -241,7 +241,7 @@ def policy_of(config: PolicyConfig, context: Context) -> Policy:
         try:
             later = updated(absent)
         except Exception:
-            # Reading a None field can raise any exception. Find the fields that caused it.
+            # Reading a None field can raise any exception. Find the fields that caused the error.
             missing = [field for field in absent if _fails(updated, [field])]
             if not missing or _fails(updated, []):
                 raise
@@ -275,7 +275,7 @@ def _of_form(name: str, form: Any, state: Any) -> Any:
     if str(returned_structure) != str(structure):
         raise ConfigError(
             f"{name}.update returned a state with the structure {returned_structure}, but init "
-            f"returns {structure}. Return the same structure from both."
+            f"returns {structure}. Return the same structure from init and update."
         )
     for (path, before), (_, after) in zip(leaves, returned_leaves, strict=True):
         if (before.shape, before.dtype) != (after.shape, after.dtype):

@@ -78,7 +78,7 @@ class RoundRobin(PolicyConfig):
     """Policy that selects the next m available clients in a fixed cyclic order.
 
     A cohort consists of neighbours in this order. If clients are numbered by speed, as in the
-    papers' networks, the clients of a cohort have similar speeds, which shortens rounds.
+    papers' networks, the clients in a cohort have similar speeds, which shortens rounds.
 
     Attributes:
       order: ``number`` for ascending client numbers, or ``shuffled`` for a random permutation

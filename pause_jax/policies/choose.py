@@ -21,7 +21,7 @@ def by_data_size(
 ) -> Selection:
     """Return the selection of ``clients`` with the FedAvg weights ``|D_k| / sum |D_j|``, PAUSE (2).
 
-    The sum is over the available clients of the cohort. Slots of unavailable clients have weight 0.
+    The sum is over the cohort's available clients. Slots of unavailable clients have weight 0.
     """
     size = jnp.where(available[clients], context.data_size[clients], 0.0)
     total = jnp.sum(size)
@@ -57,8 +57,8 @@ def inclusion_probabilities(
 ) -> Float[Array, " K"]:
     """Return inclusion probabilities min(1, c weight) that sum to ``total`` (0 outside ``among``).
 
-    This is the allocation of E3CS. Weights must be positive in ``among``. If ``total`` exceeds the
-    number of clients in ``among``, each of these clients has probability 1.
+    Probabilities are allocated as in E3CS. All weights in ``among`` must be positive. If ``total``
+    exceeds the number of clients in ``among``, each of these clients has probability 1.
     """
     weight = jnp.where(among, weight, 0.0)
     largest = jnp.sort(weight, descending=True)
@@ -72,12 +72,12 @@ def inclusion_probabilities(
 
 
 def dep_round(probability: Float[Array, " K"], num_selected: int, key: Array) -> Int[Array, " m"]:
-    """Draw a cohort with exactly these inclusion probabilities. They must sum to an integer n <= m.
+    """Draw a cohort with these inclusion probabilities, whose sum must be an integer n <= m.
 
     The n drawn clients come first, in random order. Other clients fill any remaining slots.
 
     In DepRound (Gandhi et al. 2006), probability moves at random between two clients until one has
-    probability 0 or 1. This preserves the sum and both expected values. Here, clients are paired in
+    probability 0 or 1. Moves preserve the sum and both expected values. Here, clients are paired in
     a random tournament of log2 K levels, to avoid long sums, which accumulate rounding errors.
     """
     num_clients = len(probability)
@@ -98,7 +98,7 @@ def _settled(probability: Array, chance: Array) -> Array:
     both = left + right
     over = both > 1
     # One client of each pair ends at 1 if the pair's sum exceeds 1, and at 0 otherwise. The other
-    # client gets the remainder. If the sum is almost 1, both branches draw the same client.
+    # client gets the remainder. If the pair's sum is almost 1, both branches draw the same client.
     left_goes_on = jnp.where(
         over, (1 - chance[:half]) * (2 - both) < 1 - left, chance[:half] * both < left
     )
@@ -154,7 +154,7 @@ def check_candidates(path: str, candidates: int | None, sizes: Sizes) -> None:
     if candidates is not None and not m <= candidates <= num_clients:
         raise ConfigError(
             f"{path}.candidates = {candidates}: must be >= num_selected = {m} and <= num_clients "
-            f"= {num_clients}. Remove candidates to use the default."
+            f"= {num_clients}. Remove this setting to use the default."
         )
 
 

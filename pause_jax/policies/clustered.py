@@ -83,7 +83,7 @@ class HicsFl(PolicyConfig):
     T_max rounds, the probability of a cluster with mean entropy h is proportional to exp(gamma (1 -
     t / T_max) h). Aggregation weights are equal. Clients without a received update are selected
     first, in random order. The policy reads clipped and noised updates. Unlike the authors' code,
-    it never switches to clustered sampling. If no model is trained, it falls back to ``random``.
+    this policy never switches to clustered sampling. Without a model, HiCS-FL acts like ``random``.
 
     Attributes:
       clusters: M, maximum number of clusters (default: the cohort size).
@@ -172,7 +172,7 @@ def similarity_distributions(
     1. A client with at least 1/m of the data first fills one or more entire bins. (The authors'
        code omits this step, which biases the draws of these clients.)
     2. Ward's tree is cut into clusters that fit into one bin each. This yields at least as many
-       clusters as open bins. The largest clusters seed one open bin each, in descending order.
+       clusters as open bins. The largest clusters seed the open bins, one each, largest first.
     3. The clients of all other clusters, smallest cluster first, are poured into the open bins one
        after another. Mass that exceeds the capacity of a bin flows into the next bin.
     """
@@ -203,7 +203,7 @@ def _pour(
     in_turn: NDArray[np.integer],
     capacity: float,
 ) -> NDArray[np.float64]:
-    """Pour the masses of the clients ``in_turn`` into one bin after another. Return all bins."""
+    """Pour the masses of clients ``in_turn`` into one bin after another, and return the bins."""
     poured, room = mass[in_turn], capacity - bins.sum(axis=1)
     # Positions in the concatenated mass at which each client and each bin ends.
     ends, full = np.cumsum(poured)[None, :], np.cumsum(room)[:, None]
@@ -275,7 +275,7 @@ def ward_labels(distance: NDArray[np.floating], number: int) -> NDArray[np.int32
 
 
 def cluster_means(value: Array, label: Array, counted: Array, number: int) -> Array:
-    """Return the mean value of each cluster's ``counted`` clients, [number], or 0 if none."""
+    """Return the mean value of ``counted`` clients in each of ``number`` clusters, or 0 if none."""
     sums, sizes = (
         jnp.zeros(number).at[label].add(jnp.where(counted, each, 0.0)) for each in (value, 1.0)
     )

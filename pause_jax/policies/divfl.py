@@ -94,7 +94,7 @@ def greedy(
     count: int,
     order: Int[Array, " K"],
 ) -> Float[Array, " K"]:
-    """Choose clients, and return their ranks, float [K]: ``count`` for the first, 0 if unchosen.
+    """Choose clients, and return ranks, float [K], from ``count`` (first choice) to 0 (unchosen).
 
     Each of at most ``count`` steps adds the client in ``among`` that minimises the total distance
     from ``known`` clients to their nearest chosen clients. Ties go to the first in ``order``.

@@ -32,7 +32,7 @@ class FedCorState(NamedTuple):
 
     round: Int[Array, ""]  # number of past rounds
     loss: Float[Array, " K"]  # last reported loss
-    answered: Bool[Array, " K"]  # reported before the last round (False if it was greedy)
+    answered: Bool[Array, " K"]  # reported before the last round (False if that round was greedy)
     # Ring buffers over rounds: loss changes, masks of observed clients, and round numbers.
     change: Float[Array, "window K"]
     observed: Bool[Array, "window K"]
@@ -60,7 +60,7 @@ class FedCor(PolicyConfig):
       step_size: step size of Adam.
       window: number of earlier rounds that each fit includes in addition to the last round.
       discount: factor by which a loss change's weight in the log-likelihood decays per round.
-      annealing: alpha, factor on a client's score per greedy choice since the last fit.
+      annealing: alpha, factor that lowers a client's score for each choice since the last fit.
       query_share: time to evaluate a sample, relative to the client's latency per training sample.
         The default assumes that a forward pass takes 1/3 of the training time.
     """
@@ -177,8 +177,8 @@ def surprise(
 ) -> Float[Array, ""]:
     """Return the negative log-likelihood of the observed loss changes, up to a constant.
 
-    For changes y, this is (y^T S^-1 y + log det S) / 2 with S = X^T X + s^2 I and s = NOISE. F x F
-    matrices suffice, because y^T S^-1 y = min_b ``|y - X^T b|^2 / s^2 + |b|^2``.
+    For changes y, the result is (y^T S^-1 y + log det S) / 2 with S = X^T X + s^2 I and s = NOISE.
+    F x F matrices suffice, because y^T S^-1 y = min_b ``|y - X^T b|^2 / s^2 + |b|^2``.
     """
     x = jnp.where(observed[None, :], embedding, 0.0)
     gram = x @ x.T + NOISE**2 * jnp.eye(x.shape[0])

@@ -33,7 +33,7 @@ class FedCs(PolicyConfig):
     Uploads run one after another while other clients still compute. At most m clients are accepted,
     and the remaining slots stay empty.
 
-    Only the selection rule assumes sequential uploads. The simulated latencies do not.
+    Only the selection rule assumes sequential uploads. Simulated uploads run in parallel.
 
     Attributes:
       candidates: number of clients queried per round, from m to K (default: min(2 m, K)).

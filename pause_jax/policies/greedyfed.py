@@ -41,13 +41,13 @@ class GreedyFed(PolicyConfig):
     cohort in which each client comes first equally often. The other clients follow in a random
     order that is the same in every run. Unlike the authors' code, this policy does not stop early
     when the values converge. Clients without a Shapley value are selected first, in random order.
-    The policy requires ``learning.validation`` > 0. It acts like ``random`` if no model is trained.
+    ``learning.validation`` must be > 0. If no model is trained, the policy acts like ``random``.
 
     Attributes:
-      sweeps: number of permutations in which each client of the cohort comes first.
-      tolerance: negligible difference in value. Once a coalition's value is this close to the
-        cohort's, the remaining clients in the permutation contribute 0. If the whole cohort changes
-        the loss by less than this, all Shapley values of the round are 0.
+      sweeps: number of permutations in which each client in the cohort comes first.
+      tolerance: largest negligible difference in value. Once a coalition's value is this close to
+        the cohort's, the remaining clients in the permutation contribute 0. If the whole cohort
+        changes the loss by less than this, all Shapley values of the round are 0.
     """
 
     name: ClassVar[str] = "greedyfed"
@@ -123,7 +123,7 @@ def coalition_value(
 
 
 def permutations(key: Array, size: int, sweeps: int) -> Array:
-    """Draw permutations, int [sweeps * size, size]. Each entry is first in ``sweeps`` of them."""
+    """Draw permutations, int [sweeps * size, size]. Each entry comes first ``sweeps`` times."""
     lead = jnp.tile(jnp.arange(size), sweeps)
     score = jax.random.uniform(key, (sweeps * size, size))
     return jnp.argsort(score.at[jnp.arange(sweeps * size), lead].set(-1.0), axis=1)

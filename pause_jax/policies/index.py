@@ -1,7 +1,7 @@
 """Index rules: optimistic estimates of client speeds for the maximisation in PAUSE and BSFL.
 
-The papers use :class:`Ucb`. The other rules are alternatives for the same maximisation. Before
-round t, client k has taken part in T_k rounds. The index of an untried client is always +inf.
+PAUSE and BSFL use :class:`Ucb`, which any other rule in this module can replace. Before round t,
+client k has taken part in T_k rounds. The index of an untried client is always +inf.
 """
 
 from __future__ import annotations
@@ -176,8 +176,8 @@ class DiscountedUcb(IndexRule):
 
     Attributes:
       discount: decay factor per round. The effective memory is 1 / (1 - discount) rounds.
-      exploration: factor on the bonus of PAUSE (13). With a short memory, the full bonus would
-        remain as large as the speeds and make selection almost random.
+      exploration: factor by which the bonus of PAUSE (13) is multiplied. With a short memory, the
+        full bonus would remain as large as the speeds and make selection almost random.
     """
 
     name: ClassVar[str] = "discounted_ucb"
@@ -226,7 +226,7 @@ class UsefulRate(IndexRule):
 
     The index is zeta * (useful updates) / (seconds / tau_min) plus the bonus of PAUSE (13). An
     update is worth (1 + staleness)^-a, or 0 if it is lost or too old to be averaged. With
-    constant latencies and neither staleness nor lost updates, the ratio is the mean speed.
+    constant latencies, no staleness and no lost updates, the useful rate is the mean speed.
 
     Attributes:
       speed_weight: zeta, weight of the rate.

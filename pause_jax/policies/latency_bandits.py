@@ -32,7 +32,7 @@ class CsUcb(PolicyConfig):
     """Selection of the m clients with the largest UCBs on 1 - min(tau, tau_max) / tau_max.
 
     Attributes:
-      max_latency: tau_max, in seconds. The reward of a latency tau above tau_max is 0.
+      max_latency: tau_max, in seconds. Latencies of tau_max or more yield a reward of 0.
     """
 
     name: ClassVar[str] = "cs_ucb"
@@ -69,7 +69,7 @@ class CsUcbQ(PolicyConfig):
     """CS-UCB with a virtual queue per client that enforces a minimum participation rate.
 
     Before each selection, queue D_k is set to max(D_k + phi m p_k - b_k, 0). p_k is the client's
-    data share. b_k is 1 for clients of the last cohort and 0 for others. The policy selects the m
+    data share. b_k is 1 for clients in the last cohort and 0 for others. The policy selects the m
     clients with the largest values of (1 - beta) min(mean + sqrt(2 ln t / T_k), 1) + beta D_k.
 
     Attributes:
@@ -113,7 +113,7 @@ class CsUcbQ(PolicyConfig):
 
 
 def _reward(latency: Array, max_latency: Array | float) -> Array:
-    """Return the reward of a latency in seconds, from 1 at 0 s down to 0 at ``max_latency``."""
+    """Convert latencies in seconds to rewards, from 1 at 0 s down to 0 at ``max_latency``."""
     return 1 - jnp.minimum(latency, max_latency) / max_latency
 
 

@@ -38,8 +38,8 @@ class Oort(PolicyConfig):
 
     A client's score in round R is its utility plus sqrt(0.1 ln R / L), where L is the round of its
     last report. The utility is ``|B| sqrt(mean squared loss)`` over the client's training samples
-    B. It is clipped at a quantile and scaled to [0, 1]. The score is multiplied by (T / t)^a if the
-    client's latency t exceeds T, a percentile of all latencies. A pacer adjusts the percentile.
+    B. Utilities are clipped at a quantile and scaled to [0, 1]. The score is multiplied by
+    (T / t)^a if the client's latency t exceeds T, a percentile of all latencies. A pacer adjusts T.
     Over-commitment and the blacklist, off by default in the authors' code, are omitted.
 
     Attributes:
@@ -48,7 +48,7 @@ class Oort(PolicyConfig):
       exploration_min: lower bound on the exploration share.
       clip: quantile at which utilities are clipped.
       penalty: a, exponent of the penalty on slow clients.
-      threshold: initial percentile of latencies. At 100, no client is penalised.
+      threshold: initial percentile of latencies (100: no client is penalised).
       cutoff: minimum score of the n exploited clients, as a fraction of the n-th best score.
         Clients that reach this minimum are drawn with probabilities proportional to their scores.
       pacer_step: W, number of rounds between adjustments by the pacer.
@@ -139,9 +139,9 @@ class Oort(PolicyConfig):
     ) -> tuple[Array, Array]:
         """Return the scores of all clients for exploitation and for exploration, float [K] each.
 
-        The scores are (clipped and scaled utility + staleness bonus) * penalty, and prior *
-        penalty. The ``prior`` is the number of samples that a client trains on. The clipping bound
-        and the scale are computed from the available clients only.
+        The exploitation score is (clipped and scaled utility + staleness bonus) * penalty. The
+        exploration score is prior * penalty, where ``prior`` is the number of samples that a client
+        trains on. Only available clients determine the clipping bound and the scale.
         """
         utility = jnp.where(state.last_round > 0, state.utility, prior)
         # The scaled utility is NaN if no available client has a positive utility.
@@ -158,10 +158,10 @@ class Oort(PolicyConfig):
         return jnp.nan_to_num(score) * penalty, prior * penalty
 
     def paced(self, threshold: Array, history: Float[Array, " rounds"], round: Array) -> Array:
-        """Return the percentile after round R. Adjusted percentiles are between 5 and 100.
+        """Return the latency percentile after round R, between 5 and 100 if the pacer adjusts it.
 
-        Every W rounds from round 2 W onwards, the pacer compares A and B, the sums over the first
-        and the last W rounds in ``history``. The percentile rises if ``|B - A| <= 0.1 A``. It falls
+        Every W rounds from round 2 W onwards, the pacer compares A and B, the sums of ``history``
+        over its first and its last W rounds. The percentile rises if ``|B - A| <= 0.1 A`` and falls
         if ``|B - A| >= 5 A``. A higher percentile admits slower clients. (In the paper, the pacer
         raises the percentile if A > B.)
         """
@@ -230,7 +230,7 @@ class Pisces(PolicyConfig):
             number = jnp.sum(jax.random.bernoulli(number_key, share, (m,)), dtype=jnp.int32)
             fresh = available & (state.reports == 0)
             at_random = top_clients(jnp.zeros(num_clients), fresh, num_clients, explore_key)
-            # Order: explored new clients, clients that reported (by score), remaining new clients.
+            # Order: new clients to explore, clients that reported (by score), other new clients.
             rest = jnp.where(fresh, -1.0, self.scores(state))
             rank = jnp.where(fresh & first_of(at_random, number), jnp.inf, rest)
             clients = top_clients(rank, available, m, tie_key)

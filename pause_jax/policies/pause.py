@@ -37,7 +37,7 @@ def maximiser(
     """Build the policy whose search maximises ``min index + sum of g and p terms``.
 
     The policy's state is the index rule's state. ``left`` maps participation counts [K] to the
-    remaining shares p [K] of the budgets. It is None if the policy has no privacy reward.
+    remaining shares p [K] of the budgets. ``left`` is None without a privacy reward.
     ``generalization`` computes g [K] from the arguments of :func:`generalization_reward`.
     """
 
@@ -64,9 +64,9 @@ class Pause(PolicyConfig):
     Attributes:
       search: search algorithm that maximises PAUSE (14). Annealing() yields SA-PAUSE.
       index: index rule that estimates speeds optimistically. The paper uses Ucb().
-      left_of: denominator of the remaining budget share p_k (static). With ``own``, it is the
-        client's budget, as in PAUSE (7). With ``largest`` (our variant), it is the largest of all
-        budgets. This variant prefers clients with less noise in their updates.
+      left_of: denominator of the remaining budget share p_k (static): ``own`` for the
+        client's budget, as in PAUSE (7), or ``largest`` for the largest budget of all clients (our
+        variant, which prefers clients with less noise in their updates).
     """
 
     name: ClassVar[str] = "pause"
@@ -127,9 +127,9 @@ class Genie(PolicyConfig):
 class Mixture(PolicyConfig):
     """Frank-Wolfe steps towards the mixture of cohorts with the largest long-run reward.
 
-    PAUSE maximises the reward of the current round. It ignores the fact that each participation
-    lowers the generalization reward of later rounds. To account for this, ``Mixture`` maximises
-    PAUSE (14) with the derivative of the long-run generalization reward instead of g.
+    PAUSE maximises the reward of the current round, although each participation lowers the
+    generalization reward of later rounds. ``Mixture`` replaces g in PAUSE (14) with the derivative
+    of the long-run generalization reward.
 
     Attributes:
       index: index rule that estimates speeds optimistically.

@@ -2,7 +2,7 @@
 
 Source: Kang and Li, "Polaris: accelerating asynchronous federated learning with client selection",
 IEEE Transactions on Cloud Computing 2024, and the authors' code in Plato. The objective follows the
-code. The probabilities sum to one here, whereas the code constrains their logarithms.
+Plato code. Here, probabilities sum to one, whereas the Plato code constrains their logarithms.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ class Polaris(PolicyConfig):
     ``optimism`` times the mean norm of the last round. s_k is 0.01 at first, 0.1 after a timely
     update, and 1.1 after a late update (``stale_updates="next"``).
 
-    This policy ignores staleness on the event clock of an asynchronous server. It also ignores the
-    norms of late updates, because policies do not observe these updates.
+    This policy ignores staleness on the event clock of an asynchronous server. The policy also
+    ignores the norms of late updates, because policies do not observe these updates.
 
     Attributes:
       size_weight: beta, weight of large updates.
       staleness_weight: gamma, weight of stale updates.
-      optimism: alpha, factor on the mean norm for unexplored clients.
+      optimism: alpha, factor that multiplies the mean norm for unexplored clients.
     """
 
     name: ClassVar[str] = "polaris"
-    summary: ClassVar[str] = "random draws by size and staleness of each client's last update"
+    summary: ClassVar[str] = "random draws that favour clients with large and timely updates"
     reads: ClassVar[tuple[str, ...]] = ("update",)
     observes: ClassVar[str] = "norms of noised updates, lateness"
     assumes: ClassVar[str] = "data sizes"

@@ -1,8 +1,8 @@
 """Policies for heterogeneous budgets, where clients with smaller budgets send noisier updates.
 
 The error of a cohort's average update grows with nu_k, the expected squared norm of the noise in
-client k's next release. It also grows with the bias of draws that are not proportional to data
-size. The papers arXiv 2408.08642, 2505.13655, 2602.21844 and 2602.22633 address similar problems.
+client k's next release. The error also grows with the bias of draws that are not proportional to
+data size. For similar problems, see arXiv 2408.08642, 2505.13655, 2602.21844 and 2602.22633.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class NoiseSampling(PolicyConfig):
 
     The cost of client k is c_k = G_k^2 + nu_k, divided by the data-weighted mean cost. nu_k is the
     expected squared norm of the noise in the next release. G_k^2 is the moving mean of max(0,
-    ``|release|^2 - nu_k``). Until its first release arrives, a client's G_k^2 is the others' mean.
+    ``|release|^2 - nu_k``). A client without releases uses the mean G_k^2 of clients with releases.
 
     With ``biased``, q minimises sum q_k c_k + lambda sum (q_k - p_k)^2 / p_k over 0 <= q_k <= 1 / m
     with sum q = 1, where p_k is client k's share of the data. Client k is drawn with probability
@@ -52,8 +52,8 @@ class NoiseSampling(PolicyConfig):
 
     With ``unbiased``, the inclusion probabilities pi_k minimise sum p_k^2 c_k / pi_k over 0 <= pi_k
     <= 1 with sum pi = m. The minimised sum is the error of an average with weights p_k / pi_k under
-    independent draws. In the solution, pi_k = min(1, s p_k sqrt(c_k)) for a factor s. Clients with
-    more noise are drawn more often. Scaling the weights to sum to one adds a bias of order 1 / m.
+    independent draws. In the solution, pi_k = min(1, s p_k sqrt(c_k)) for a factor s. At equal p_k,
+    noisier clients are drawn more often. Scaling weights to sum to one adds a bias of order 1 / m.
 
     Attributes:
       form: objective, ``biased`` or ``unbiased``.
@@ -133,9 +133,9 @@ class BudgetGroups(PolicyConfig):
     """Sampling from groups of clients with similar budgets, with one sampling ratio per group.
 
     Groups correspond to equal intervals of the logarithm of the total budget. Group g has n_g
-    available clients, a share w_g of all available clients' data, and mean noise nu_g. Each of its
-    clients is drawn with probability r_g. The r_g minimise the noise of the average, sum w_g^2 nu_g
-    / (r_g n_g), subject to sum r_g n_g = m. In the solution, r_g n_g is proportional to w_g
+    available clients, a share w_g of all available clients' data, and mean noise nu_g. Each client
+    in group g is drawn with probability r_g. The r_g minimise the noise of the average, sum w_g^2
+    nu_g / (r_g n_g), subject to sum r_g n_g = m. In the solution, r_g n_g is proportional to w_g
     sqrt(nu_g) unless r_g is 1. Client weights w_g / (r_g n_g) are scaled to sum to one.
 
     Attributes:
@@ -170,8 +170,8 @@ class BudgetGroups(PolicyConfig):
 def by_next_noise(context: Context, choose: Callable[[Array, Array, Array], Selection]) -> Policy:
     """Build a policy from ``choose``, which maps (key, noise [K], mask [K]) to a Selection.
 
-    The noise is ``Context.noise_power``. The mask marks the available clients whose budget is
-    not spent. The state is the number of participations of each client.
+    The noise comes from ``Context.noise_power``. The mask marks the available clients whose budget
+    is not spent. The state is the number of participations of each client.
     """
 
     def select(key: Array, counts: Array, round: Array, available: Array) -> Selected:

@@ -38,7 +38,7 @@ class MdSampling(PolicyConfig):
 class ClusteredSize(PolicyConfig):
     """Clustered sampling based on sample size, with one draw from each of m distributions.
 
-    It is unbiased like MD sampling, and the variance of its weights is never larger.
+    The weights are unbiased, and their variance is never larger than in MD sampling.
     """
 
     name: ClassVar[str] = "clustered_size"

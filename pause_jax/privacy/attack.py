@@ -125,7 +125,7 @@ def _sampler(release: Release, chunk: int) -> Draw:
         parts = []
         for part in range(-(-number // chunk)):
             y = np.asarray(_releases(release, key, part, x, chunk), float).reshape(chunk, -1)
-            # A NaN, like any other output, can reveal the input, so replace it with a number.
+            # A NaN may reveal the input, so replace it with a number that the scores can use.
             parts.append(keep(np.nan_to_num(y, nan=1e30, posinf=1e30, neginf=-1e30)))
         return np.concatenate(parts)[:number]
 
@@ -141,7 +141,7 @@ def _choose(
     choose: int,
     delta: float,
 ) -> Attack:
-    """Fit scores to releases of two inputs and choose the best attack on new releases."""
+    """Fit scores to releases of two inputs, and return the attack that is best on new releases."""
     x0, x1 = inputs
     keys = jax.random.split(key, 4)
     seen0 = draw(keys[0], x0, fit, lambda y: y)
@@ -211,8 +211,8 @@ def _discriminants(seen0: np.ndarray, seen1: np.ndarray) -> dict[str, Score]:
     """Fit the two discriminants to releases [n, entries], using the covariance of the entries."""
     mean0, mean1 = seen0.mean(axis=0), seen1.mean(axis=0)
     spread0, spread1 = (np.atleast_2d(np.cov(seen, rowvar=False)) for seen in (seen0, seen1))
-    # If noise cancels in a combination of entries, the covariance is singular. The ridge makes it
-    # invertible, and the noise-free combination still outweighs all others a millionfold.
+    # If noise cancels in a combination of entries, the covariance is singular. The ridge makes the
+    # covariance invertible, and the noise-free combination still outweighs others a millionfold.
     entries = mean0.size
     ridge = 1e-6 * np.trace(spread0 + spread1) / entries + 1e-30
     ridge = ridge * np.eye(entries)

@@ -1,6 +1,6 @@
 """Empirical audits: lower bounds on the true epsilon of a mechanism.
 
-An audit attacks the mechanism. It can refute a claimed epsilon (with a larger lower bound) but
+By attacking the mechanism, an audit can refute a claimed epsilon (with a larger lower bound) but
 cannot prove the claim. Source: Jagielski, Ullman, Oprea (2020).
 """
 
@@ -55,7 +55,7 @@ def audit(
     """Audit a mechanism with two-point attacks on the worst-case pairs of updates.
 
     Args:
-      mechanism: mechanism to audit. Its ``delta`` is part of the claim. Audit Gaussian noise at
+      mechanism: mechanism to audit, whose ``delta`` is part of the claim. Audit Gaussian noise at
         delta 0.1, because the events that distinguish inputs are too rare at 1e-5.
       key: random key. Results are reproducible for a given key.
       epsilon: claimed epsilon of a single release.

@@ -3,7 +3,7 @@
 A schedule defines eps_i for i = 1, 2, ... with sum eps_i <= eps_bar. By basic composition (PAUSE,
 Theorem 2), all releases of a client are then jointly eps_bar-LDP, no matter how often the client
 is chosen or how this choice depends on the past. Every epsilon applies to one client and one unit
-of the mechanism (``Mechanism.unit``). Methods act elementwise on integer participation arguments.
+of the mechanism (``Mechanism.unit``). Methods apply elementwise to integer participation arrays.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from jax import Array
 from pause_jax.base.struct import Config, ConfigError, Sizes, node, number, static
 from pause_jax.privacy.budget_law import BudgetLaw
 
-# Smallest share of eps_bar in a schedule that never ends. Without this minimum, float32 would round
-# shares to 0, and the noise would be infinite. The sum of these shares over a run is negligible.
+# Smallest share eps_i / eps_bar in an endless schedule. Without this minimum, float32 would round
+# shares to 0, and the noise would be infinite. The sum of minimum shares over a run is negligible.
 LEAST_SHARE = 2.0**-100
 
 
@@ -61,7 +61,7 @@ class Budget(Config):
 class Unlimited(Budget):
     """Unlimited budget, which remains full although every release spends infinite epsilon.
 
-    Mechanisms without a guarantee use this class. Configs cannot select it, so it has no name.
+    Used by mechanisms without a guarantee. Configs cannot select this class, so it has no name.
     """
 
     def remaining(self, participations: Array) -> Array:

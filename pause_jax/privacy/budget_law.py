@@ -56,7 +56,7 @@ class Tiers(BudgetLaw):
         if not self.values or len(self.values) != len(self.shares):
             raise ConfigError(
                 f"{path}: has {len(self.values)} values and {len(self.shares)} shares: must have "
-                "one of each per tier. Add the missing entries."
+                "one value and one share per tier. Add the missing entries."
             )
         if abs(sum(self.shares) - 1) > 1e-6:
             raise ConfigError(
@@ -125,8 +125,8 @@ class BudgetFile(BudgetLaw):
     Attributes:
       path: path of the file, absolute or relative to the working directory (static).
       column: header of the factor column (static).
-      digest: SHA-256 of the file, set when a run starts. If already set, a file with a different
-        digest is rejected (static).
+      digest: SHA-256 of the file, filled in when a run starts. A file with a different digest is
+        rejected (static).
     """
 
     name: ClassVar[str] = "budget_file"

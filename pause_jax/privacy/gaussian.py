@@ -21,7 +21,7 @@ NEWTON_STEPS = 8
 # Cap on epsilon. A capped epsilon requires more noise, so the guarantee still holds.
 MAX_EPSILON = 1e4
 # In float32, the multiplier has a relative error below 2e-4 for epsilon >= 0.01 and delta >= 1e-9.
-# This margin covers the error, because too small a multiplier would void the guarantee.
+# The margin covers this float32 error, because too small a multiplier would void the guarantee.
 MARGIN = 1.0005
 
 
@@ -54,7 +54,7 @@ def upper_quantile(log_probability: Array) -> Array:
     tail = jnp.where(mirrored, log_complement(log_probability), log_probability)
 
     # log P(N >= x) is concave and decreasing, so Newton's method from the right never overshoots.
-    # The bound P(N >= x) <= exp(-x^2 / 2) yields a starting point on the right.
+    # The bound P(N >= x) <= exp(-x^2 / 2) yields a starting point to the right of the solution.
     def step(_: int, x: Array) -> Array:
         log_tail = log_ndtr(-x)
         return x + (log_tail - tail) * jnp.exp(log_tail - log_density(x))
@@ -92,8 +92,8 @@ def gaussian_multiplier(epsilon: Array, delta: Array | float) -> Array:
         small = too_small(jnp.exp(middle))
         return jnp.where(small, middle, low), jnp.where(small, high, middle)
 
-    # At the upper end, even the total variation distance, about 0.4 / t, is below delta. At the
-    # lower end, the noise is too small even for the largest epsilon.
+    # At the bracket's upper end, even the total variation distance, about 0.4 / t, is below delta.
+    # At the bracket's lower end, the noise is too small even for the largest epsilon.
     low = jnp.full_like(epsilon, jnp.log(1e-3))
     high = jnp.zeros_like(epsilon) + jnp.maximum(jnp.log(0.5 / delta), 0.0)
     return MARGIN * jnp.exp(jax.lax.fori_loop(0, BISECTION_STEPS, halve, (low, high))[1])
@@ -103,7 +103,7 @@ class GaussianMechanism(WholeUpdate):
     """Mechanism that clips the update to L2 norm C and adds normal noise to every coordinate.
 
     Formal guarantees:
-      The unit is the whole update of one release. The guarantee is (eps_i, delta)-LDP
+      Each eps_i protects the whole update. The guarantee is (eps_i, delta)-LDP
       (replace-one). Two clipped updates differ by at most 2C in L2 norm. The analytic calibration
       of Balle and Wang 2018 (arXiv 1805.06530) sets sigma for this sensitivity and is valid for
       every eps_i. By basic composition, n releases are (sum of eps_i, n * delta)-LDP.

@@ -1,7 +1,7 @@
 """Mechanisms that privatize an update before it leaves a client (local differential privacy).
 
 float32 noise only simulates the statistics of a mechanism. An adversary who sees the bits of a
-release can distinguish inputs (Mironov 2012), so do not deploy this noise. XLA may fuse, reorder
+release can distinguish inputs (Mironov 2012), so do not deploy float32 noise. XLA may fuse, reorder
 and round float32 operations, so neither snapping nor discrete noise would make releases secure.
 """
 
@@ -146,7 +146,7 @@ class PerCoordinateLaplace(Budgeted):
     """Mechanism of PAUSE, with Laplace(Delta / eps) noise on coordinates clamped to +-Delta/2.
 
     Formal guarantees:
-      The unit is a single coordinate of one release. The guarantee is pure eps_i-LDP (replace-one).
+      Each eps_i protects a single coordinate. The guarantee is pure eps_i-LDP (replace-one).
       Two clamped values of a coordinate differ by at most Delta. The whole update of d coordinates
       is only d * eps_i-LDP (basic composition), so report d * eps_i for a whole update.
 
@@ -193,7 +193,7 @@ class L1Laplace(WholeUpdate):
     """Mechanism that clips the update to L1 norm C and adds Laplace(2C / eps) noise.
 
     Formal guarantees:
-      The unit is the whole update of one release. The guarantee is pure eps_i-LDP (replace-one).
+      Each eps_i protects the whole update. The guarantee is pure eps_i-LDP (replace-one).
       Two clipped updates differ by at most 2C in L1 norm.
     """
 

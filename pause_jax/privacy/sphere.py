@@ -81,8 +81,8 @@ class PrivUnitG(WholeUpdate):
     """Mechanism that draws a normal vector, oversampling a cap around the update.
 
     Formal guarantees:
-      The unit is the whole update of one release. The guarantee is pure eps_i-LDP (replace-one).
-      It holds for any two unit vectors and does not rely on a sensitivity bound. Source: Asi,
+      Each eps_i protects the whole update. The guarantee is pure eps_i-LDP (replace-one).
+      The guarantee holds for any two unit vectors, without a sensitivity bound. Source: Asi,
       Feldman and Talwar 2022 (arXiv 2205.02466).
 
     The clipped update is divided by C and extended by one coordinate to a unit vector. The release
@@ -110,7 +110,7 @@ class PrivUnitG(WholeUpdate):
 
 
 def duchi_length(dimension: int, epsilon: Array) -> Array:
-    """Compute B of Duchi, Jordan and Wainwright, the norm of every release for the unit ball."""
+    """Compute B of Duchi, Jordan and Wainwright, the norm of every release of a unit-ball input."""
     # Use float64 on the host, because the two log-gamma terms are large and nearly equal.
     log_ratio = math.lgamma((dimension + 1) / 2) - math.lgamma(dimension / 2)
     return math.sqrt(math.pi) * math.exp(log_ratio) / jnp.tanh(epsilon / 2)
@@ -120,10 +120,10 @@ class DuchiL2(WholeUpdate):
     """Mechanism that draws a point on a large sphere, oversampling the update's hemisphere.
 
     Formal guarantees:
-      The unit is the whole update of one release. The guarantee is pure eps_i-LDP (replace-one).
-      It holds for any two points in the ball of radius C and does not rely on a sensitivity bound.
-      The release is unbiased for the clipped update. The mean squared error is order-optimal for
-      eps_i <= 1 but always above about 1.57 d C^2. Source: Duchi, Jordan and Wainwright 2018 (arXiv
+      Each eps_i protects the whole update. The guarantee is pure eps_i-LDP (replace-one),
+      for any two points in the ball of radius C, without relying on a sensitivity bound. The
+      release is unbiased for the clipped update. The mean squared error is order-optimal for eps_i
+      <= 1 but always above about 1.57 d C^2. Source: Duchi, Jordan and Wainwright 2018 (arXiv
       1604.02390), section 4.2.3.
     """
 

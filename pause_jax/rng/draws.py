@@ -1,8 +1,8 @@
 """Random draws for many clients or samples in one call, using both output words of threefry.
 
 ``jax.random`` folds two threefry words into one, and XLA compiles each call to a separate loop.
-This module uses both words and draws for all clients in one call. With a threefry key, a client's
-draws depend only on the key and the client's number, not on other clients or the number of words.
+Here, one call draws both output words for all clients. With a threefry key, a client's draws
+depend only on the key and the client's number, not on other clients or the number of words.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def bits_of(key: Array, numbers: Array, count: int) -> Array:
     first, second = jax.random.key_data(key)
     pairs = numbers.shape[0], -(-count // 2)
     number = jnp.broadcast_to(numbers.astype(jnp.uint32)[:, None] + np.uint32(1), pairs)
-    # Under vmap, the primitive's CPU loop requires a batched `place`. Adding 0 * number batches it.
+    # Under vmap, the primitive's CPU loop requires a batched `place`, hence the term 0 * number.
     place = jnp.broadcast_to(jnp.arange(pairs[1], dtype=jnp.uint32), pairs) + number * np.uint32(0)
     words = threefry2x32_p.bind(first, second, number, place)
     return jnp.stack(words, axis=-1).reshape(pairs[0], -1)[:, :count]
@@ -63,7 +63,7 @@ def laplace(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Arr
 def laplace_from(words: Array) -> Array:
     """Convert random words to Laplace noise of scale 1, a float32 array of the same shape.
 
-    One bit sets the sign, and 31 set the magnitude. The maximum is 22 (16 in ``jax.random``).
+    One bit sets the sign, and 31 set the magnitude, which is at most 22 (16 in ``jax.random``).
     """
     magnitude = -jnp.log((_signed(words >> 1) + 0.5) * 2.0**-31)
     return jnp.where(words & 1, magnitude, -magnitude)

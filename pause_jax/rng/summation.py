@@ -27,7 +27,7 @@ def add(total: Array, rest: Array, term: Array) -> tuple[Array, Array]:
 
     Returns (rounded total, rounding error not yet included). After any number of terms, the total
     has a relative error of about one rounding. Knuth's two-sum computes the error of each addition
-    exactly. This is possible because XLA does not reorder additions by default.
+    exactly, because XLA does not reorder additions by default.
     """
     rough = total + term
     of_term = rough - total
@@ -42,7 +42,7 @@ def on_grid(values: Array, terms: int) -> Array:
     The grid spacing is about one ulp of the largest possible sum, which is ``terms`` (static) times
     the largest absolute value.
     """
-    # Adding ``large`` rounds a value to the ulp of ``large``, and the subtraction is exact. The
-    # maximum prevents XLA from fusing the product with these operations.
+    # Adding ``large`` rounds a value to the ulp of ``large``, and the subtraction is exact. Taking
+    # the maximum prevents XLA from fusing the product with the addition.
     large = jnp.max(3.0 * terms * jnp.abs(values))
     return (values + large) - large

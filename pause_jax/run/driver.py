@@ -65,7 +65,7 @@ def drive(runs: Runs, watch: Watch) -> tuple[Result, Record]:
     """Advance runs to the end, starting from the state that ``watch.resumed`` returns.
 
     Returns:
-      (result, record). The result lacks the per-round quantities. The record contains them as
+      (result, record). The result lacks the per-round quantities, which the record contains as
       NumPy arrays [T, ...], or [N, T, ...] if batched.
 
     Raises:

@@ -137,7 +137,7 @@ def client_ids(config: SimConfig, data: Any) -> tuple[str, ...]:
     """Return the ids of clients 0, ..., K - 1.
 
     Clients are numbered in the natural order of their ids, both in the data and in each file.
-    Client k is therefore the same client everywhere if the first K ids agree.
+    If the first K ids agree, number k therefore denotes the same client everywhere.
 
     Returns:
       Client ids. Empty if the ids are 0, 1, ..., if neither the data nor a file has ids, or if
@@ -194,8 +194,8 @@ def _other_clients(
     parts = [f"has no line for these clients: {listed(missing)}"] if missing else []
     parts += [f"has clients that {reference} does not have: {listed(surplus)}"] if surplus else []
     return ConfigError(
-        f"{where}: {', and '.join(parts)}. It must have the same client ids as {reference}. Add, "
-        "remove or rename clients."
+        f"{where}: {', and '.join(parts)}. The file must have the same client ids as "
+        f"{reference}. Add, remove or rename clients."
     )
 
 

@@ -27,11 +27,11 @@ from pause_jax.run.rounds.horizon import Length, length_of
 from pause_jax.run.rounds.loop import advance, init
 from pause_jax.run.rounds.state import State
 
-# Standard values of ``ProgramSpec.room``. A run uses the smallest room that needs at most CALLS
-# calls, unless it has custom parts or its record would exceed MOST_ROOM.
+# Standard values of ``ProgramSpec.room``. A run uses the smallest value for which CALLS calls
+# suffice, unless it has custom parts or its record would exceed MOST_ROOM.
 ROOMS = tuple(256 * 16**n for n in range(5))
 CALLS = 20
-# Maximum size in bytes of the record of a standard room.
+# Maximum size in bytes of the record that one call with a standard room returns.
 MOST_ROOM = 16 * 2**20
 # Maximum product of cohort and update size for which compilation takes longer than the run.
 SMALL = 20_000
@@ -43,7 +43,7 @@ class Segment(NamedTuple):
     """Consecutive rounds simulated by one call to ``advance``.
 
     Attributes:
-      rounds: int32 [R], consecutive round numbers. R is the limit per call (``ProgramSpec.room``).
+      rounds: int32 [R], consecutive round numbers. R is ``ProgramSpec.room``.
       to_play: int32 scalar, number of rounds to simulate, starting with the first.
     """
 
@@ -120,8 +120,8 @@ class ProgramSpec(NamedTuple):
 
     Attributes:
       room: maximum number of rounds per call.
-      any_length: whether the program supports runs of any length. Custom parts may read the length,
-        so a program with custom parts supports only the length in its config.
+      any_length: whether the program supports runs of any length. Custom parts may read the
+        run's length, so a program with custom parts supports only the length in its config.
       options: name of the set of compiler options, ``small`` or ``large``.
     """
 

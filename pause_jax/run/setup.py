@@ -23,7 +23,7 @@ from pause_jax.world.latency import Latency, Work
 
 # Function (round keys, round number) -> array.
 OfRound = Callable[[keys.RoundKeys, Array], Array]
-# Function (local work factors [K], or None if all are 1) -> latency model and its work.
+# Function (local work factors [K], or None if all are 1) -> (latency model, work per round).
 OfWork = Callable[[Array | None], tuple[Latency, Work]]
 
 

@@ -41,9 +41,9 @@ def simulate(
     """Simulate federated learning under a selection policy.
 
     The same config, key and data produce bit-identical results on the same device. The function can
-    be vmapped over keys and over stacked configs (``pause_jax.stack``). ``sweep`` does both and
+    be vmapped over keys and over stacked configs (``pause_jax.stack``). ``sweep`` runs a grid and
     labels the results. Matrix products in local training use ``jax.default_matmul_precision`` (by
-    default, the device's precision, e.g. TF32 on recent GPUs). Other matrix products use float32.
+    default, the device's precision, e.g. TF32 on recent GPUs), and all others use float32.
 
     Args:
       config: configuration of the simulation.
@@ -53,11 +53,11 @@ def simulate(
       record: names of quantities to record, or custom ``Quantity`` objects. ``(*QUANTITIES, mine)``
         adds a custom quantity. The default is all of ``QUANTITIES``, the learner's metrics and, if
         rounds overlap, ``STEP_QUANTITIES``. Client metrics such as ``client_accuracy`` need
-        ``learning.holdout``. Only the simulator knows these metrics. No client sends them.
+        ``learning.holdout``. The simulator computes client metrics, and clients never send them.
       devices: devices that share the local training of large cohorts (default: JAX's default
         device). ``sweep`` distributes whole runs instead.
       client_batch: maximum number of clients that train in parallel on a device (1: one by one).
-        The default depends on the memory per client. The choice affects only rounding.
+        By default, the memory per client determines this limit. The limit affects only rounding.
 
     Returns:
       Result with the recorded quantities and the final model.

@@ -125,7 +125,7 @@ class _ThreadWatch(Watch):
     checkpoint: Checkpoint | None
 
     def calling(self) -> contextlib.AbstractContextManager[Any]:
-        # The lock lets only one thread compile a step. It covers dispatch, but not execution.
+        # One thread at a time compiles or dispatches a step. Execution does not hold the lock.
         return self.handing_over
 
     def resumed(

@@ -36,7 +36,7 @@ class SweepInterrupted(RuntimeError):  # noqa: N818, as KeyboardInterrupt
 
     Attributes:
       finished: dataset of all completely finished configs or, if there are none, of all finished
-        runs. None if no run has finished.
+        runs; None if no run has finished.
     """
 
     def __init__(self, message: str, finished: xr.Dataset | None):
@@ -60,9 +60,9 @@ def sweep(
 ) -> xr.Dataset:
     """Run every config with every key.
 
-    Configs share a compilation if only traced numbers differ. Configs without custom parts can
-    usually differ in the number of rounds too. Built-in policies share a compilation unless they
-    differ in cohort size or ``releases``, or set ``alone``. A sweep uses all devices and cores.
+    Configs share a compilation if only traced numbers differ. Without custom parts, one
+    compilation usually covers all numbers of rounds. Built-in policies share a compilation unless
+    they differ in cohort size or ``releases``, or set ``alone``. Sweeps use all devices and cores.
 
     Each row of the result equals ``simulate(config, key)`` up to rounding. If two cohorts are
     equally good up to rounding, ``sweep`` and ``simulate`` may choose differently and then diverge.
@@ -76,13 +76,13 @@ def sweep(
       max_batch: maximum number of concurrent runs (default: what fits in ``memory_limit``),
         rounded up to a multiple of the number of devices (of threads on a single CPU device).
       devices: devices to run on (default: all devices).
-      client_batch: maximum number of clients per run trained in parallel, as in :func:`simulate`.
+      client_batch: maximum number of clients each run trains in parallel, as in :func:`simulate`.
       store: folder for finished runs and, if ``executor`` is None, checkpoints of unfinished runs
-        (at most one per chunk and minute, and one when the sweep is stopped). A call with the same
-        arguments resumes from this folder, even if the process was killed, and returns the same
-        bits as an uninterrupted sweep.
+        (at most one per chunk per minute, and one when the sweep is stopped). A call with the same
+        arguments resumes from this folder, even if the process was killed, and returns a result
+        that is bit-identical to that of an uninterrupted sweep.
       executor: executor whose workers run the chunks, for example Dask's ``client.get_executor()``,
-        a submitit executor or a process pool. Identical processors produce the same bits.
+        a submitit executor or a process pool. Identical processors give bit-identical results.
       progress: whether to show a progress bar if standard error is a terminal.
 
     Returns:
@@ -102,7 +102,7 @@ def sweep(
       BrokenContract: if custom parts broke their contract and ``record`` includes
         ``first_broken_round`` and ``broken_rules``. Issued once, after all runs, for all configs.
       NotFinite: if models became non-finite and ``record`` includes ``first_nonfinite_round``.
-        Also issued once, after all runs.
+        Like ``BrokenContract``, issued once, after all runs.
     """
     plan, workers = planned(
         configs,

@@ -47,8 +47,8 @@ from pause_jax.sweeps import provenance
 MOST = 10_000
 # Maximum number of segments per run. After each segment, a run can save a checkpoint or stop.
 SEGMENTS = 20
-# Maximum memory of the clients that train concurrently in a thread, in bytes. Runs that need more
-# memory exceed a core's cache and run faster sequentially than in a batch.
+# Maximum memory of the clients that train concurrently in a thread, in bytes. Runs that do
+# not fit in a core's cache are faster sequentially than in a batch.
 KEPT_IN_THREAD = 8 * 2**20
 # Allowed batch sizes. IN_THREAD lists (batch size per thread, minimum number of runs).
 WIDTHS = (1, 2, 4, *(2**n // 4 * part for n in range(3, 31) for part in (4, 6)))
@@ -102,7 +102,7 @@ class SweepPlan(NamedTuple):
 
     Attributes:
       groups: lists of configs that share a static structure and a data set.
-      made_by: all inputs that can change the result's bits, as plain values keyed by name.
+      made_by: all inputs that can change the result, as plain values keyed by name.
     """
 
     configs: list[PreparedConfig]
@@ -377,7 +377,7 @@ def _few_widths(num_runs: int, max_width: int, threads: int) -> int:
     The result is one of a few widths, so sweeps of similar size can share a compiled program.
     """
     if threads > 1:
-        # Only small runs are faster in a batch, and sweeps of small runs usually have many runs.
+        # Only small runs are faster in a batch. A large number of runs suggests small runs.
         wanted = next(width for width, runs in IN_THREAD if num_runs >= runs)
     else:
         wanted = next(width for width in WIDTHS if width >= num_runs)

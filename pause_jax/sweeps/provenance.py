@@ -1,4 +1,4 @@
-"""Provenance of a result, i.e. the configs, code, versions and machine that determine its bits."""
+"""Provenance of a result, i.e. the configs, code, versions and machine that determine it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from pause_jax.run.driver import traced_run
 from pause_jax.run.record.result import Quantities
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
-# Packages whose versions may change a result's bits.
+# Packages whose versions may change a result.
 _PACKAGES = ("pause_jax", "jax", "jaxlib", "flax", "optax", "numpy")
-# JAX settings that may change a result's bits.
+# JAX settings that may change a result.
 _SETTINGS = {
     "x64": "jax_enable_x64",
     "matmul_precision": "jax_default_matmul_precision",
@@ -69,7 +69,7 @@ def data_digest(data: Any) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the installed version of each package that may change a result's bits."""
+    """Return the installed version of each package that may change a result."""
     return {package: version(package) for package in _PACKAGES}
 
 
@@ -94,7 +94,7 @@ def machine(devices: Iterable[jax.Device]) -> dict[str, Any]:
 
 
 def settings() -> dict[str, Any]:
-    """Return the JAX settings that may change a result's bits."""
+    """Return the JAX settings that may change a result."""
     return {name: jax.config.values[setting] for name, setting in _SETTINGS.items()}
 
 
@@ -125,9 +125,9 @@ def _name(part: Any) -> str:
 def program_digest(config: SimConfig, data: Any, keys: Array, quantities: Quantities) -> str:
     """Return the SHA-256 of the lowered program of a run with custom parts.
 
-    The program contains all constants of the custom parts, and is the same in every process. It
-    does not contain the code of Python callbacks. If the program has a callback, the digest also
-    covers the source files of the custom parts.
+    The program is the same in every process. It contains all constants of the custom parts, but
+    not the code of Python callbacks. If the program has a callback, the digest also covers the
+    source files of the custom parts.
     """
     # A constant may have changed since the last trace. A new partial forces a new trace.
     run = functools.partial(traced_run, quantities=quantities)

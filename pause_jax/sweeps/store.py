@@ -245,7 +245,7 @@ def compare_store(folder: pathlib.Path, plan: SweepPlan) -> tuple[list[str], Swe
     """Compare the sweep in a folder with a plan.
 
     Returns:
-      (differences in words, plan). If the sweeps match, the plan uses the store's chunks.
+      (list of differences, plan). If the sweeps match, the plan uses the store's chunks.
 
     Raises:
       ConfigError: if the folder contains no sweep, or its description is damaged.

@@ -75,7 +75,7 @@ def test_config_that_missed_the_target_is_not_compared_by_time():
     result["test_accuracy"][1, 0] = 0.1
     found = compare(result, 0.5)
     assert "; late missed 50 % in at least one seed" in found.text
-    assert found.text.endswith("No other config has a value in every seed.")
+    assert found.text.endswith("No other config has a value for every seed.")
     assert found.differences[0]["late"].shown == 0
 
 
@@ -118,7 +118,7 @@ def test_reference_can_be_chosen_and_one_config_needs_none():
 def test_no_comparison_without_finite_values():
     result = made({"a": None, "b": None}, learning="none")
     result["first_broken_round"][:] = 1
-    assert compare(result, 0.8).text == "No comparison: no config has a value in every seed."
+    assert compare(result, 0.8).text == "No comparison: no config has a value for every seed."
     assert compare(result, 0.8, against="a").text.startswith("No comparison: a broke a contract")
 
 

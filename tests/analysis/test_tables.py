@@ -237,10 +237,10 @@ def test_summary_shows_empty_rounds_only_if_any():
     text = shown_of(rows)
     assert "0/60" in text
     assert "12/60" in text
-    assert "They add 0 to the regret." not in text, "the table has no regret"
+    assert "These rounds add 0 to the regret." not in text, "the table has no regret"
     for entry in rows:
         entry["best_accuracy"] = NAN
-    words = "empty: rounds without clients, over all seeds. They add 0 to the regret."
+    words = "empty: rounds without clients, over all seeds. These rounds add 0 to the regret."
     assert words in shown_of(rows)
 
 

@@ -66,7 +66,7 @@ def gauntlet(
 def verify(number: int, *, only: Sequence[str] | None = None, seed: int = 0) -> pd.DataFrame:
     """Replay randomly chosen runs of the board, and compare the results with the stored scores.
 
-    Scores are stored with four significant digits. Runs can differ on other types of processors.
+    Scores are stored with four significant digits. Results can differ on other types of processors.
 
     Args:
       number: number of runs.

@@ -39,7 +39,7 @@ class Fleet(NamedTuple):
     """Fleet of the benchmark.
 
     Attributes:
-      config: config of all runs. ``play`` replaces its policy. Every run shuffles client numbers.
+      config: config of all runs, whose policy ``play`` replaces. Every run shuffles client numbers.
       data: data set that replaces the config's, or None to load the config's data set.
       seconds: early and late times at which accuracy is scored, in simulated seconds.
     """
@@ -78,11 +78,11 @@ def fleets() -> dict[str, Fleet]:
     fading = Uniform(total_epsilon=200.0, horizon=24.0, law=LogNormalBudgets(sigma=1.0))
     whole = L1Laplace(clip_norm=1.0, budget=Uniform(total_epsilon=20_000.0, horizon=100.0))
     # The last third of the clients, the only ones with labels 7 to 9, have smaller budgets. Labels
-    # that few clients have can be learned only with larger steps and less noise.
+    # held by few clients can be learned only with larger steps and less noise.
     shy = Constant(
         total_epsilon=1.0, per_release=100.0, law=PerClient(values=(2000.0,) * 20 + (600.0,) * 10)
     )
-    # The second entry contains the yardstick's mean times for 12 and 60 rounds, in seconds.
+    # Keyed by fleet: config, and the yardstick's mean times for 12 and 60 rounds, in seconds.
     worlds: dict[str, tuple[SimConfig, tuple[float, float]]] = {
         "alike": (base, (10.6, 51.1)),
         "sizes": (base.replace(learning=skewed), (10.6, 51.1)),

@@ -17,11 +17,11 @@ _LIMIT = 20.0
 def draw(scores: xr.Dataset, path: pathlib.Path, policy: str | None = None) -> None:
     """Draw each policy's median lead over the yardstick, by fleet and time.
 
-    Policies are sorted by their late lead, averaged over fleets, best first.
+    Policies are sorted by their mean lead over all fleets at the late time, best first.
 
     Args:
       scores: data set [policy, fleet, seed] from ``gauntlet``.
-      path: output file. Its suffix determines the format.
+      path: output file, whose suffix determines the format.
       policy: policy whose name is printed in bold.
     """
     from matplotlib import rc_context

@@ -37,7 +37,7 @@ def play(
 ) -> xr.Dataset:
     """Run policies in a fleet's worlds, and return the metrics in ``READINGS`` [policy, seed].
 
-    Runs end at the late time. ``seeds`` selects from the ``SEEDS`` worlds.
+    Runs end at the fleet's late time. ``seeds`` is a slice of the ``SEEDS`` worlds.
     """
     early, late = fleet.seconds
     keys = jax.random.split(jax.random.key(0), SEEDS)[seeds]
@@ -65,6 +65,6 @@ def play(
 
 
 def _at(result: xr.Dataset, seconds: float, name: str) -> xr.DataArray:
-    """Return a quantity at the last evaluation by ``seconds``, or at the first if all are later."""
+    """Return a quantity at the last evaluation up to ``seconds`` (the first if all are later)."""
     by_then = (result.eval_clock <= seconds).sum("eval_round")
     return result[name].isel(eval_round=(by_then - 1).clip(0)).reset_coords(drop=True)

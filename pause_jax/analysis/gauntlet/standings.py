@@ -25,7 +25,7 @@ def standings(scores: xr.Dataset, policy: str, against: str = YARDSTICK) -> pd.D
     Args:
       scores: data set [policy, fleet, seed] from ``gauntlet``.
       policy: name of the policy.
-      against: policy to compare it with.
+      against: name of the policy to compare with.
 
     Returns:
       One row per fleet. For each time, the columns are the mean accuracy in %, the policy's rank (1
@@ -62,7 +62,7 @@ def interval(differences: np.ndarray, together: int = 1) -> tuple[np.ndarray, np
     number = differences.shape[-1]
     beyond = scipy.stats.binom.cdf(np.arange(number), number, 0.5)
     ordered = np.sort(differences, axis=-1)
-    # The k of the module docstring: the largest k with 2 P(Binomial(S, 1/2) < k) <= level.
+    # k in the module docstring, the largest k with 2 P(Binomial(S, 1/2) < k) <= level.
     cut = int(np.sum(2 * beyond <= LEVEL / together))
     if not 0 < cut <= number // 2:
         unknown = np.full(differences.shape[:-1], np.inf)
@@ -98,7 +98,7 @@ _CELLS = (
 
 
 def conclusion(table: pd.DataFrame, policy: str, against: str = YARDSTICK) -> str:
-    """Return one sentence per time that names the fleets on which a policy is ahead or behind."""
+    """State, for the early and late times, on which fleets a policy is ahead or behind."""
     sentences = []
     for time in TIMES:
         ran = table[table[time].notna()]

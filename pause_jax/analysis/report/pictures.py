@@ -29,7 +29,7 @@ from pause_jax.analysis.participation import labels as labels_of
 
 # Maximum number of points per curve, and approximate number of markers.
 _POINTS, _MARKERS = 150, 7
-# With more curves than this, error bands are fainter, because they overlap.
+# Number of curves above which error bands are fainter, because they overlap.
 _FEW = 6
 
 
@@ -43,7 +43,7 @@ class Picture(NamedTuple):
 
 
 def against_time(result: xr.Dataset, target: float) -> Picture | None:
-    """Plot test accuracy (or loss) against simulated seconds. Return None if neither is finite."""
+    """Plot test accuracy (or loss) against simulated time, or return None if all are non-finite."""
     if not learns(result):
         return None
     curves = progress(result)
@@ -63,7 +63,7 @@ def against_time(result: xr.Dataset, target: float) -> Picture | None:
 
 
 def budget(result: xr.Dataset) -> Picture | None:
-    """Plot each config's largest spent budget against rounds. Return None if all are unlimited."""
+    """Plot the largest spent budgets against rounds. Return None if all budgets are unlimited."""
     curves = by_round(result.max_spent)
     if not curves:
         return None

@@ -17,7 +17,7 @@ from pause_jax.analysis.summary import Table
 
 Places = NDArray[np.intp]
 
-# Maximum number of budgets with separate columns. If more exist, split clients into thirds.
+# Maximum number of columns for distinct budgets. With more budgets, split clients into thirds.
 _TIERS = 5
 
 
@@ -68,7 +68,7 @@ def _caption_of(result: xr.Dataset, comparison: Comparison) -> str:
         "the intervals are narrower. "
     )
     return (
-        "Mean paired difference [paired t-interval]. The runs of a pair use the same key. The "
+        "Mean paired difference [paired t-interval]. Paired runs use the same key. The "
         "intervals of a column hold jointly with 95 % confidence (Bonferroni correction for "
         f"{number} comparison{'s' * (number > 1)}). {fixed if number > others else ''}"
         "~: not significant, because the interval contains 0. A difference over only some of the "
@@ -143,8 +143,8 @@ def left_behind(result: xr.Dataset, found: dict[str, Participation]) -> Table | 
         groups |= zip(headings, parts, strict=True)
         rows.append((name, *map(_percent, groups.values())))
     caption = (
-        "Final accuracy on clients' held-out samples, in %. The most active third took part in the "
-        "most rounds. Only the simulator knows these accuracies. Clients do not send them."
+        "Final accuracy on clients' held-out samples, in %. Activity is the number of "
+        "participations. Only the simulator knows these accuracies. Clients do not send accuracies."
     )
     return Table("Who is left behind", ("config", *groups), tuple(rows), caption)
 

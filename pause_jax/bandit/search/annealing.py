@@ -122,7 +122,7 @@ def walk_energy(landscape: Landscape, members: Array) -> Array:
 def neighbour_masks(landscape: Landscape, members: Array) -> tuple[Array, Array, Array, Array]:
     """Return the neighbourhood of R1 and R2 as two products of sets, encoded as four masks [K].
 
-    A neighbour of a set replaces a member i with an available non-member j. It is *active* if i is
+    A neighbour of a set swaps a member i for an available non-member j. A swap is *active* if i is
     the lowest member in at least one list, and *passive* if j is below all members in at least one
     list. The neighbourhood is the disjoint union of (removable x outside) and (others x below).
     """
@@ -183,8 +183,8 @@ def chain_step(
     printed in the paper, every move would be accepted.)
 
     Each of n clients that may leave or enter is drawn with probability 1 / n, up to a relative
-    error of n / 2^23 (n / 2^32 in networks of more than ``FEW`` clients). For n = 300, the error is
-    4e-5. ``bits`` contains four independent random words, uint32 [4].
+    error of n / 2^23, e.g. 4e-5 for n = 300 (n / 2^32 in networks of more than ``FEW`` clients).
+    ``bits`` contains four independent random words, uint32 [4].
     """
     removable, outside, others, below = neighbour_masks(landscape, state.members)
     num_active, num_passive = num_swaps(removable, outside), num_swaps(others, below)

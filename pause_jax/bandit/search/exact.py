@@ -54,7 +54,7 @@ def exact(
       weight: float [K], finite.
       num_selected: m, 1 <= m <= K (static).
       available: bool [K], or None if all clients are available. If fewer than m are available,
-        unavailable clients fill up the set. The mask ``available[clients]`` excludes them.
+        the set includes unavailable clients, for which ``available[clients]`` is False.
       key: random key for breaking ties, or None to break ties by client number.
 
     Returns:
@@ -202,7 +202,7 @@ def best_prefix(index: Array, weight: Array, num_selected: int) -> Array:
     The m sorted weights are summed in a fixed order, so equal weights have bitwise equal sums.
 
     ``index`` must be descending. Both arrays are -inf at places without a client. Ties go to the
-    larger sum of weights, then to the first place. With fewer than m clients, the result is m - 1.
+    larger sum of weights, then to the shorter prefix. Fewer than m clients yield m - 1.
     """
     last = num_selected - 1
     top = lax.top_k(weight[:num_selected], num_selected)[0]

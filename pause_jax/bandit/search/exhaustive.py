@@ -21,7 +21,7 @@ from pause_jax.bandit.search.problem import (
 from pause_jax.base.struct import ConfigError, Sizes
 from pause_jax.rng.summation import tree_sum
 
-# Maximum number of sets C(K, m). Networks with more sets are rejected.
+# Maximum number of candidate cohorts, C(K, m). Problems with more candidates are rejected.
 MAX_SETS = 10_000_000
 # Number of sets scored in parallel, which limits memory use.
 CHUNK = 4096
@@ -43,7 +43,7 @@ def exhaustive(
     :func:`pause_jax.bandit.search.exact`.
 
     Raises:
-      ConfigError: if C(K, m) exceeds ``MAX_SETS``. The message contains the count.
+      ConfigError: if C(K, m) exceeds ``MAX_SETS``. The message states C(K, m).
     """
     index, weight = jnp.asarray(index), jnp.asarray(weight)
     check_problem(index, weight, num_selected)

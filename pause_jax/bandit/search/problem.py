@@ -24,7 +24,7 @@ class Problem(NamedTuple):
 
     Attributes:
       index: float [K], may contain +inf (for untried clients) or -inf.
-      terms: float [L, K], finite additive terms. Their sum over L is the weight.
+      terms: float [L, K], finite additive terms. The sum of a client's L terms is its weight.
       energy_range: scalar, one plus the bound of Lemma 1 on the energy difference between cohorts.
     """
 
@@ -95,7 +95,7 @@ def ordered(value: Array, available: Array, key: Array | None) -> Array:
 
 
 def _falling(value: Array, available: Array) -> Array:
-    """Map floats to unsigned integers in reverse order. XLA sorts integers twice as fast on a CPU.
+    """Map floats to integers in reverse order. On CPUs, XLA sorts integers twice as fast as floats.
 
     Unavailable clients map to the largest integer, which no number maps to, so they come last.
     """

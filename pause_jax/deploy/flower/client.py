@@ -58,8 +58,8 @@ _privatize = jax.jit(lambda privacy, key, update, epsilon: privacy.privatize(key
 def introduce(app: ClientApp) -> ClientApp:
     """Register a query handler that returns the node's client number, and return the app.
 
-    The number is the ``partition-id`` entry in the node's config. Flower's simulation sets it. On a
-    real node, pass it with ``flower-supernode --node-config "partition-id=3" ...``.
+    The number is the ``partition-id`` entry in the node's config, which Flower's simulation sets.
+    On a real node, set it with ``flower-supernode --node-config "partition-id=3" ...``.
     """
 
     @app.query(WHO)
@@ -208,8 +208,8 @@ class PrivateRelease:
     update per round.
 
     If the client app raises an exception, Flower sends the exception text to the server
-    without noise. The float32 noise (``pause_jax.privacy.mechanisms``) is a statistical simulation.
-    It does not protect against an adversary who inspects the bits of a release.
+    without noise. The float32 noise (``pause_jax.privacy.mechanisms``) is a statistical simulation,
+    and does not protect against an adversary who inspects the bits of a release.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ PATIENCE = 60.0
 
 
 def check_seconds(name: str, seconds: float) -> float:
-    """Return ``seconds``. Raise ConfigError unless it is positive and finite in float32."""
+    """Return ``seconds`` if positive and finite in float32, or raise ConfigError."""
     if not 0 < float32_number(seconds) < np.inf:
         raise ConfigError(f"{name} = {shown(seconds)}: must be > 0 and finite, in seconds.")
     return seconds
@@ -31,7 +31,7 @@ class TimedGrid:
 
     Flower's grid does not report when a reply arrived, and may poll for replies only every 3 s.
 
-    Latency is the time from sending the messages to the poll that finds the reply. It includes
+    Latency is the time from sending the messages to the poll that finds the reply, including
     transport, waiting and training. The error is at most ``poll_seconds`` plus one poll's duration.
 
     Attributes:
@@ -109,7 +109,7 @@ class Roster:
         if new:
             self._ask(grid, new, min(timeout, PATIENCE))
         present: dict[int, int] = {}
-        # In registration order, because a client number belongs to the first node that has it.
+        # Use registration order, because a client number belongs to the first node that reports it.
         for node, number in self._number.items():
             if number is None:
                 continue

@@ -146,7 +146,7 @@ class PauseStrategy(Strategy):
             timeout as the latency of a client that fails.
           poll_seconds: time between polls for replies, > 0 and finite.
           min_available: number of connected clients that a round waits for (default: cohort size).
-          wait_seconds: maximum wait for ``min_available`` clients, >= 0. Afterwards, the round
+          wait_seconds: maximum wait for ``min_available`` clients, >= 0, after which the round
             starts with the connected clients.
 
         Raises:
@@ -204,9 +204,9 @@ class PauseStrategy(Strategy):
             from this call to ``start``. In round 0, the model is ``initial_arrays``.
 
         Raises:
-          ConfigError: if ``timeout`` is out of range, no connected client has a number,
-            ``update_size`` does not match the model of a policy that reads updates, or the state
-            cannot be saved.
+          ConfigError: if ``timeout`` is out of range, no connected client has a client
+            number, the policy reads updates and ``update_size`` does not match the model, or the
+            state cannot be saved.
         """
         if timeout is not None:
             self._timeout = check_seconds("timeout", timeout)
@@ -432,8 +432,8 @@ def _resumed(path: pathlib.Path, fresh: Selector) -> Selector:
         )
     if saved.is_open:
         LOG.warning(
-            "round %d was open when the server stopped. Its clients are charged for a release, and "
-            "the policy learns nothing about them", saved.round,
+            "round %d was open when the server stopped. All clients in this round are charged for "
+            "a release, and the policy learns nothing about them", saved.round,
         )  # fmt: skip
         saved.tell({})
     return saved

@@ -1,6 +1,6 @@
 """Slots for the clients in flight and the buffered answers of an asynchronous server.
 
-A client is in flight until the server receives its answer. The next server step frees its slot.
+A client is in flight until the server receives its answer. The next step frees the client's slot.
 Times are in seconds since the last server step, because float32 is inaccurate for large times.
 """
 
@@ -151,7 +151,7 @@ def nobody(config: SimConfig, plan: Plan, updates: Any) -> Flight:
 
 def started(slots: Slots, active: Array, values: dict[str, Array]) -> Slots:
     """Assign active clients to free slots, and set slot fields to ``values`` ([O] or scalar)."""
-    # The j-th client of the group gets the j-th free slot. An inactive client leaves its slot free.
+    # The j-th client gets the j-th free slot, which stays free if the client is inactive.
     free = jnp.argsort(slots.occupied, stable=True)[: active.shape[0]]
     values = {**values, "occupied": jnp.asarray(True), "answered": jnp.asarray(False)}
 
@@ -175,7 +175,7 @@ def next_answer(slots: Slots) -> tuple[Slots, Array]:
 def paced_step(config: SimConfig, flight: Flight, slots: Slots, now: Array) -> Array:
     """Return the time in seconds at which ``pace`` ends the step (infinity if it does not)."""
     pace = clock_of(config).pace
-    if flight.last is None or pace is None:  # both are None or neither is
+    if flight.last is None or pace is None:  # `last` is None if and only if `pace` is
         return jnp.asarray(jnp.inf)
     longest = jnp.max(jnp.where(slots.under_way, flight.last[slots.client], 0.0))
     due = jnp.maximum(now, longest / pace)

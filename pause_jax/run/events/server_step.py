@@ -156,7 +156,7 @@ def train(
         )
 
     flight = before.flight._replace(slots=slots, decisions=events.decisions)
-    # More than one cohort starts only in the first step, or after a shortage of clients.
+    # Several cohorts start in the first step, and after too few clients were available.
     cohorts = -(-jnp.sum(_new(slots, number)) // plan.cohort)
     clients, flight = lax.fori_loop(0, cohorts, train_cohort, (learning.clients, flight))
     return learning._replace(clients=clients), flight

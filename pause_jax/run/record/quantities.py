@@ -222,7 +222,7 @@ def _finish(r: Round) -> Array:
 
 @quantity("round", "slot", unit="s")
 def answered(r: Round) -> Array:
-    """Clock at each client's answer, in simulated seconds (NaN for an empty slot)."""
+    """Time of each client's answer, in simulated seconds (NaN for an empty slot)."""
     return r.before.clock + _finish(r)
 
 

@@ -95,7 +95,7 @@ def client_metric(name: str) -> str:
 def client_score(name: str) -> Quantity:
     """Return the quantity that records a client metric, such as ``client_accuracy``.
 
-    Only the simulator knows these scores. No client sends them, and no policy receives them.
+    Client metrics are known only to the simulator, because clients do not send them to the server.
     """
 
     def value(r: Round) -> Array:

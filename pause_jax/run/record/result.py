@@ -47,7 +47,7 @@ class Result(PyTree):
       config: config of the run.
       values: dict from names to recorded quantities.
       eval_rounds: int32 [E], rounds after which the model was evaluated. If ``max_seconds`` ended
-        the run, the last simulated round replaces the next planned round. Later entries are -1.
+        the run, the last simulated round replaces the next planned round. Unused entries are -1.
       variables: final model (Flax variables), with untrained weights in the ``frozen`` collection,
         or None if ``learning`` is None.
       epsilon_unit: unit that the budgets protect: ``coordinate`` (one coordinate of an update),
@@ -55,7 +55,7 @@ class Result(PyTree):
       num_parameters: d, number of entries in an update, or 0 if ``learning`` is None.
       unnoised: names of data that clients send without noise, except sizes and latencies: model
         entries outside ``params`` (batch statistics, ``clear`` weights) and losses that the policy
-        reads. The ledger also lists the updates of ``NoPrivacy``.
+        reads. Under ``NoPrivacy``, the ledger also lists the updates.
       client_ids: ids of clients 0, ..., K - 1 from the data or the config's input files. Empty if
         clients are numbered 0, 1, ..., or if they are drawn from a larger data set.
     """
@@ -211,7 +211,7 @@ def recorded_bytes(quantities: Quantities, config: SimConfig) -> int:
 
 
 def _value(q: Quantity, of: Round | Run) -> Array:
-    """Compute a quantity. Raise ConfigError if its shape does not match its dimensions."""
+    """Compute a quantity. Raise ConfigError if the value's shape does not match ``q.dims``."""
     value = q.value(of)
     if value is None:
         raise ConfigError(f"record: {q.name} returned None, but must return an array.")

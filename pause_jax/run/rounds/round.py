@@ -61,8 +61,8 @@ def play(
 class Conditions(NamedTuple):
     """Latency (in seconds), availability and epsilon of each client in a round.
 
-    ``work`` holds the local work factors, or is None if all are 1. A ``dropped`` client has spent
-    its budget. If chosen, the client takes part but sends nothing.
+    ``work`` holds the local work factors, or is None if all are 1. ``dropped`` marks clients with a
+    spent budget, which take part if chosen but send nothing.
     """
 
     work: Float[Array, " K"] | None
@@ -107,8 +107,8 @@ def ask(
 ) -> Answers:
     """Send the policy's query, if any, to the clients that ``query.ask`` marks.
 
-    The server waits for the slowest queried client. A ``dropped`` client does not report its loss,
-    but the server waits for this client too.
+    The server waits for the slowest queried client, even if this client is ``dropped`` and
+    therefore does not report its loss.
     """
     query = setup.policy.query
     nobody = jnp.zeros(before.queried.shape, bool)
@@ -151,7 +151,7 @@ class Arrival(NamedTuple):
       in_time: bool [m], slots whose update arrived by the end of the round.
       stale: bool [m], slots whose update was still on its way at the end of the round.
       observed: float [m], observed latency in seconds, capped at the time that the server waited
-        for updates. Empty slots contain this waiting time, or 1 if the server did not wait.
+        for updates. Empty slots contain the server's waiting time, or 1 if the server did not wait.
     """
 
     seconds: Float[Array, ""]
@@ -200,7 +200,7 @@ def arrival_of(config: SimConfig, latency: Array, active: Array, answering: Arra
     if config.deadline is not None:
         end = jnp.minimum(end, config.deadline)
     by_then = latency <= end
-    # Empty slots must not reveal a latency, but must be finite, as policies may multiply them by 0.
+    # For empty slots, hide the latency behind a finite value, as policies may multiply it by 0.
     observed = jnp.where(active, jnp.minimum(latency, end), jnp.where(end > 0, end, 1.0))
     return Arrival(end, answering & by_then, answering & ~by_then, observed)
 

@@ -53,7 +53,7 @@ class State(NamedTuple):
 
     Attributes:
       learning: state of the learner, including the partition and the model.
-      counts: int32 [K], rounds in which each client took part, which determine its spent budget.
+      counts: int32 [K], participations of each client, which determine the client's spent budget.
       queried: int32 [K], number of rounds in which each client answered a query from the policy.
       clock: scalar, simulated seconds, computed as a compensated sum of round durations.
       clock_rest: scalar, rounding error of ``clock``, in seconds.
@@ -80,10 +80,10 @@ class Score(NamedTuple):
 
     Attributes:
       regret: C^G(genie) - C^G(cohort), PAUSE (10), signed. The genie chooses m clients, or fewer
-        if fewer are available. A cohort of the same size has a regret >= 0 up to rounding (1e-6 of
-        the two values), and the genie's cohort has a regret of exactly 0. The regret of a smaller
-        cohort can be negative, because its slowest client may be faster and its sum omits negative
-        terms of g. FedCS and sampling with replacement may leave slots empty.
+        if fewer are available. A cohort as large as the genie's has a regret >= 0 up to rounding
+        (1e-6 of the two values), and the genie's cohort has regret 0. A smaller cohort than the
+        genie's can have a negative regret, because its slowest client may be faster and its sum
+        omits negative terms of g. FedCS and sampling with replacement may leave slots empty.
     """
 
     reward: Float[Array, ""]
@@ -145,7 +145,7 @@ class Round:
       before, after: states before and after the round.
       latency: float [K], latency of every client in this round, in seconds.
       available: bool [K], clients that could be chosen.
-      selection: clients of the round (or of a server step's buffer) and their weights.
+      selection: clients selected in the round (or buffered for the server step), and weights.
       info: diagnostics of the policy's selection.
       trained: losses and released updates of the cohort.
       in_time: bool [m], slots whose update was averaged in this round.

@@ -49,7 +49,7 @@ class AvailabilityTrace(FromFile):
         Traces that depend on more than the clock must override this method.
 
         Args:
-          clock: current simulated seconds, a scalar.
+          clock: current simulated time in seconds, a scalar.
           ahead: forecast horizon in seconds.
           num_clients: K.
         """
@@ -115,8 +115,8 @@ class Phones(AvailabilityTrace):
 
     Phone k is connected for a fraction of time equal to the quantile at frac(k * sqrt(2)) of an
     exponential distribution with mean ``share``. This fraction is multiplied by a daily factor that
-    varies from 1 - ``swing`` to 1 + ``swing`` (at ``peak``). The product is capped at 0.999. The
-    mean length of a connection, ``stretch``, does not depend on the duration of rounds.
+    varies from 1 - ``swing`` to 1 + ``swing`` (at ``peak``). The fraction is capped at 0.999.
+    The mean length of a connection, ``stretch``, does not depend on the duration of rounds.
 
     The defaults are fitted to ``data/cached_timers.json`` of github.com/Carkham/FLHetBench, which
     lists 1,000 users of FLASH (Yang et al., WWW 2021), 710 of whom were observed for a day to a
@@ -128,7 +128,7 @@ class Phones(AvailabilityTrace):
       share: mean fraction of time for which a phone is connected.
       stretch: mean length of a connection in seconds.
       swing: relative amplitude of the daily variation of the fraction.
-      peak: time of day at which the fraction is highest, in seconds after midnight. A run
+      peak: time of day with the most connected phones, in seconds after midnight. A run
         starts at midnight.
     """
 

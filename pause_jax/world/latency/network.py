@@ -30,9 +30,9 @@ _AMOUNTS = ("samples", "download_bytes", "upload_bytes")
 # Gauss-Legendre rules for the least, second most and most variable part of the latency, on both
 # sides of the kink at tau_min (most variable: only above it). Errors are < 1e-5 for spreads <= 1.
 _LEAST, _MIDDLE, _MOST = (np.polynomial.legendre.leggauss(n) for n in (12, 14, 16))
-# Maximum spread in a table (standard deviation of a logarithm). Spreads >= 16 may overflow.
+# Maximum spread (standard deviation of a value's logarithm). Spreads >= 16 may overflow.
 _MOST_SPREAD = 10.0
-# Integration limit in standard deviations of a logarithm. The probability beyond the limit is 6e-7.
+# Integrals over log-normal values end at this number of standard deviations (tail mass 6e-7).
 _REACH = 5.0
 # Number of clients per batch in the quadrature, which has 24 x 28 x 16 nodes per client.
 _TOGETHER = 128
@@ -173,8 +173,8 @@ class Network(Latency):
     def _expectation(self, of: Callable[[Array, Array, Array], Array], num_clients: int) -> Array:
         """Return E[of(spent, median, spread)], float [K].
 
-        ``spent`` is the sum of the two less variable parts, in seconds. ``of`` integrates over the
-        most variable part. Integrals are split at the kink where the latency reaches tau_min.
+        ``spent`` is the sum of the two less variable parts, in seconds. ``of`` integrates over
+        the third part. Integrals are split at the kink where the latency reaches tau_min.
         """
 
         def split(

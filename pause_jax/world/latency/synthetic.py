@@ -1,6 +1,6 @@
 """Synthetic latency models, with normal, long-tailed or feature-based distributions.
 
-Sources: the PAUSE experiments (two groups), BSFL (ten groups, speed) and RBCS-F (features).
+Sources: PAUSE (``TwoGroups``), BSFL (``TenGroups``, ``SpeedNormal``), RBCS-F (``LinearContext``).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class TwoGroups(NormalLatency):
     Attributes:
       fast_start, fast_span: range of the fast clients' means, which increase in equal steps from
         just above ``fast_start`` to ``fast_start + fast_span`` seconds.
-      slow_start, slow_span: the same for the slow clients.
+      slow_start, slow_span: the corresponding range for the slow clients' means.
     """
 
     name: ClassVar[str] = "two_groups"
@@ -351,8 +351,8 @@ class LinearContext(Latency):
 
         latency = max(tau_min, scale (c / mu + M / (B e_c)) (1 + spread U(-1, 1))).
 
-    The features are 1 / mu and M / B. The published setting adds a constant for clients of the
-    previous cohort. This model omits the constant, because latencies must not depend on the policy.
+    The features are 1 / mu and M / B. Unlike the published setting, this model adds no constant
+    for clients in the previous cohort, because latencies must not depend on the policy.
 
     Attributes:
       scale: seconds per unit of c / mu + M / (B e_c).

@@ -60,9 +60,9 @@ class Traces(Latency):
     Attributes:
       order: ``drawn`` draws a measurement uniformly and independently in each round. ``played``
         replays the rounds of a file with a ``round`` column, starting with the first. A client that
-        has no line for a round repeats its previous measurement, or its first if there is none. If
-        there is no such column, round t replays the client's t-th measurement. After the last
-        entry, the replay starts over. The genie knows the latencies of a replayed round (static).
+        has no line for a round repeats its previous measurement, or its first if there is none.
+        Without a ``round`` column, round t replays the client's t-th measurement. After the last
+        entry, the replay starts over (static). The genie knows the latencies of replayed rounds.
       path: path of the file, absolute or relative to the working directory (static).
       digest: SHA-256 of the measurements, recorded in results and filled in when a run starts. A
         file with a different digest is rejected (static).
