@@ -1,33 +1,54 @@
-"""Scores of the library's policies on the benchmark, stored as its board.
+"""Scores of the library's policies on the benchmark, stored as its boards.
 
-python -m tools.board [--only tails,shy]
+python -m tools.board tune
+python -m tools.board score [--track fashion --data-dir FOLDER] [--only tails,shy]
 
-To resume after an interruption, run it again. Fleets that already have scores are skipped.
+To resume after an interruption, run a command again. It skips what is already stored.
 """
 
 from __future__ import annotations
 
+import json
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import jax
+import numpy as np
 import typer
 import xarray as xr
 
-from pause_jax.analysis.gauntlet.board import BOARD, refusal, together, write
+from pause_jax.analysis.gauntlet import board
 from pause_jax.analysis.gauntlet.fleets import YARDSTICK, Fleet, fleets
 from pause_jax.analysis.gauntlet.picture import draw
 from pause_jax.analysis.gauntlet.play import play
 from pause_jax.analysis.gauntlet.standings import TIMES
-from pause_jax.policies import NAMED, PolicyConfig
+from pause_jax.base.struct import ConfigError, fields, is_node, is_static, nested
+from pause_jax.config import validate
+from pause_jax.policies import NAMED, Pause, PolicyConfig
 
 DOCS = Path(__file__).parents[1] / "docs"
-PICTURE = DOCS / "figures" / "board.png"
 # Page that contains the table of :func:`table`.
 PAGE = DOCS / "guides" / "which_policy.md"
 # Excluded policies, with the reason.
 LEFT_OUT = {"pause_exhaustive": "makes the choices of pause, but scores 142,506 cohorts per round"}
+PARAMETERS = ("default", "tuned")
+
+# The search: for each policy, random parameters are compared on a few fleets of the digits track,
+# in worlds that are not on the board.
+TUNED = Path(__file__).with_name("tuned.json")
+SEARCH_FLEETS = ("alike", "labels", "spent", "tails", "measured", "unequal")
+CANDIDATES = 12
+SEARCH_SEEDS = 4
+# Each number is multiplied by a factor between 1 / SPREAD and SPREAD. If it cannot exceed 1, the
+# factor applies to the odds.
+SPREAD = 8.0
+# Parameters that describe the cost of asking clients, and not the policy's choice.
+COSTS = ("query_seconds", "query_share", "upload_share")
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+Only = Annotated[str, typer.Option(help="Comma-separated fleets (default: all).")]
 
 
 def policies() -> dict[str, PolicyConfig]:
@@ -35,40 +56,136 @@ def policies() -> dict[str, PolicyConfig]:
     return {name: policy for name, policy in NAMED.items() if name not in LEFT_OUT}
 
 
-def main(
-    only: Annotated[str, typer.Option(help="Comma-separated fleets (default: all).")] = "",
+@app.command()
+def score(
+    track: Annotated[str, typer.Option(help="Data set: digits or fashion.")] = "digits",
+    data_dir: Annotated[str | None, typer.Option(help="Folder of prepared data sets.")] = None,
+    only: Only = "",
 ) -> None:
-    """Run the policies on all fleets without stored scores, then store and draw the scores."""
-    found = fleets()
+    """Run the policies on fleets without stored scores, then store and draw all scores."""
+    found = fleets(track, data_dir)
+    tuned = json.loads(TUNED.read_text("utf-8"))
+    settings = xr.DataArray(
+        [["{}"] * len(policies()), [json.dumps(tuned.get(name, {})) for name in policies()]],
+        {"parameters": list(PARAMETERS), "policy": list(policies())},
+    )
     kept: dict[str, xr.Dataset] = {}
-    if BOARD.exists():
-        before = xr.load_dataset(BOARD, engine="h5netcdf")
+    if board.path(track).exists():
+        before = xr.load_dataset(board.path(track), engine="h5netcdf")
         for name in map(str, before.fleet.values):
-            if name in found and before.digest.sel(fleet=name).item() == found[name].digest:
-                kept[name] = before.sel(fleet=name).drop_vars(["digest", "fleet"])
+            same = before.digest.sel(fleet=name).item() == found[name].digest
+            if same and before.settings.equals(settings):
+                kept[name] = before.sel(fleet=name).drop_vars(["digest", "fleet", "settings"])
     for name in only.split(",") if only else found:
         if name in kept:
             continue
-        kept[name] = scores(name, found[name])
+        kept[name] = scores(name, found[name], tuned)
         in_order = {each: kept[each] for each in found if each in kept}
-        write(together(in_order), found)
+        whole = board.together(in_order).reindex(policy=list(policies()))
+        board.write(whole.assign_coords(settings=settings), found, track)
         jax.clear_caches()
-    board = xr.load_dataset(BOARD, engine="h5netcdf")
-    draw(board, PICTURE)
-    write_table(board)
+    whole = xr.load_dataset(board.path(track), engine="h5netcdf").sel(parameters="default")
+    draw(whole, picture(track))
+    if track == "digits":
+        write_table(whole)
 
 
-def scores(name: str, fleet: Fleet) -> xr.Dataset:
-    """Run all policies that can run on a fleet, and return their readings [policy, seed]."""
-    chosen = {}
+def picture(track: str) -> Path:
+    """Return the file with the picture of a track's board."""
+    return DOCS / "figures" / f"board_{track}.png"
+
+
+def scores(name: str, fleet: Fleet, tuned: Mapping[str, Mapping[str, float]]) -> xr.Dataset:
+    """Run all policies that can run on a fleet with default and tuned parameters.
+
+    Returns:
+      Readings [parameters, policy, seed]. A policy that was not tuned has equal readings in both.
+    """
+    chosen: dict[str, PolicyConfig] = {}
     for policy, config in policies().items():
-        if why := refusal(fleet, config):
+        if why := board.refusal(fleet, config):
             typer.echo(f"{name}: {policy} cannot run. {why}", err=True)
-        else:
-            chosen[policy] = config
+            continue
+        chosen[policy] = config
+        if tuned.get(policy):
+            chosen[f"{policy} tuned"] = config
+    settings = {f"{policy} tuned": changes for policy, changes in tuned.items()}
+    found = _quietly(fleet, chosen, settings)
+    names = [policy for policy in policies() if policy in chosen]
+    best = [f"{policy} tuned" if tuned.get(policy) else policy for policy in names]
+    rows = [found.sel(policy=labels).assign_coords(policy=names) for labels in (names, best)]
+    return xr.concat(rows, xr.DataArray(list(PARAMETERS), dims="parameters", name="parameters"))
+
+
+def _quietly(
+    fleet: Fleet,
+    chosen: Mapping[str, PolicyConfig],
+    settings: Mapping[str, Mapping[str, float]],
+    **worlds: Any,
+) -> xr.Dataset:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return play(fleet, chosen)
+        return play(fleet, chosen, settings=settings, **worlds)
+
+
+@app.command()
+def tune() -> None:
+    """Search the best parameters of each policy, and store them in tools/tuned.json.
+
+    A candidate's score is its accuracy, averaged over both times, fleets and seeds.
+    """
+    best: dict[str, dict[str, float]] = {}
+    if TUNED.exists():
+        best = json.loads(TUNED.read_text("utf-8"))
+    found = fleets()
+    for policy, config in policies().items():
+        tried = candidates(config)
+        if policy in best or len(tried) == 1:
+            continue
+        totals = np.zeros(len(tried))
+        for name in SEARCH_FLEETS:
+            if board.refusal(found[name], config):
+                continue
+            settings = {str(i): changes for i, changes in enumerate(tried)}
+            chosen = dict.fromkeys(settings, config)
+            read = _quietly(found[name], chosen, settings, seeds=slice(SEARCH_SEEDS), root=1)
+            totals += sum(read[time].mean("seed").values for time in TIMES)
+        best[policy] = tried[int(np.argmax(totals))]
+        typer.echo(f"{policy}: {best[policy]} {totals.max() - totals[0]:+.2f}")
+        TUNED.write_text(json.dumps(best, indent=2) + "\n", "utf-8")
+        jax.clear_caches()
+
+
+def candidates(policy: PolicyConfig) -> list[dict[str, float]]:
+    """Return changes to try: none ({}), and random values of all numbers, by path.
+
+    The numbers are the policy's, and the reward's weights if the policy maximises it. Numbers that
+    are 0 or None keep their values, and so do integers and choices.
+    """
+    base = fleets()["alike"].config.replace(policy=policy)
+    parts = list(nested(policy, "policy"))
+    if isinstance(policy, Pause):
+        parts.append(("reward", base.reward))
+    numbers = {
+        f"{path}.{name}": (value, rule.at_most == 1 and value < 1)
+        for path, part in parts
+        for name, value, rule, field in fields(part)
+        if not is_static(field) and not is_node(field) and value and name not in COSTS
+    }
+    rng = np.random.default_rng(0)
+    found: list[dict[str, float]] = [{}]
+    while numbers and len(found) < CANDIDATES:
+        changes = {}
+        for path, (value, share) in numbers.items():
+            factor = SPREAD ** rng.uniform(-1, 1)
+            new = factor * value / (1 - value + factor * value) if share else factor * value
+            changes[path] = float(f"{new:.3g}")
+        try:
+            validate(base.override(changes))
+        except ConfigError:
+            continue  # out of the parameters' bounds
+        found.append(changes)
+    return found
 
 
 def marks(board: xr.Dataset, sign: int) -> xr.Dataset:
@@ -108,4 +225,4 @@ def write_table(board: xr.Dataset) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()

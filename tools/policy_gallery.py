@@ -187,7 +187,7 @@ def facts(policy: PolicyConfig, points: list[Point]) -> Iterator[tuple[str, str]
 @functools.cache
 def late_ranks() -> pd.DataFrame:
     """Return the ranks [policy, fleet] on the gauntlet's board at the late time."""
-    means = board.read(fleets.fleets()).late.mean("seed").to_pandas()
+    means = board.read(fleets.fleets(), "digits").late.mean("seed").to_pandas()
     return means.rank(ascending=False, method="min")
 
 

@@ -32,6 +32,13 @@ def gauntlet(
         list[str] | None,
         typer.Option("--set", metavar="FIELD=VALUE", help="Field to change. May be repeated."),
     ] = None,
+    track: Annotated[str, typer.Option(help="Data set: digits or fashion.")] = "digits",
+    data_dir: Annotated[
+        str | None, typer.Option(help="Folder of prepared data sets, for fashion.")
+    ] = None,
+    tuned: Annotated[
+        bool, typer.Option("--tuned", help="Compare with tuned policies (default: untuned).")
+    ] = False,
     only: Annotated[str | None, typer.Option(help="Comma-separated fleets (default: all).")] = None,
     out: Annotated[pathlib.Path, typer.Option(help="Folder for all results.")] = pathlib.Path(
         "results"
@@ -48,9 +55,11 @@ def gauntlet(
     # Import lazily, because xarray and matplotlib take a second to import.
     from pause_jax.analysis.gauntlet import board, picture, standings
 
-    fleets = None if only is None else only.split(",")
+    chosen_fleets = None if only is None else only.split(",")
     if verify:
-        replayed = board.verify(verify, only=fleets)
+        replayed = board.verify(
+            verify, track=track, tuned=tuned, only=chosen_fleets, data_dir=data_dir
+        )
         typer.echo(replayed.to_string(index=False))
         equal = int(replayed["equal"].sum())
         typer.echo(f"{equal} of {verify} replayed runs match the stored results.")
@@ -65,7 +74,9 @@ def gauntlet(
     check_fields(chosen)
     folder = result_folder.reserve(out, f"gauntlet-{chosen.name}", explicit=False)
     try:
-        scores = board.gauntlet(chosen, only=fleets)
+        scores = board.gauntlet(
+            chosen, track=track, tuned=tuned, only=chosen_fleets, data_dir=data_dir
+        )
     except BaseException:
         result_folder.give_back(folder)
         raise

@@ -169,5 +169,7 @@ class GruNetwork(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         vectors = nn.Embed(self.num_outputs, self.embedding, name="embedding")(x)
-        states: Any = nn.RNN(nn.GRUCell(self.hidden), name="gru")(vectors)
+        # Flax's default, orthogonal matrices, calls LAPACK (see ``inverse_and_log_det``).
+        cell = nn.GRUCell(self.hidden, recurrent_kernel_init=nn.initializers.lecun_normal())
+        states: Any = nn.RNN(cell, name="gru")(vectors)
         return nn.Dense(self.num_outputs, name="output")(states)

@@ -96,7 +96,7 @@ def test_fleet_on_which_a_policy_cannot_run_has_no_mark():
 
 def test_board_has_every_fleet_policy_and_seed():
     found = fleets.fleets()
-    kept = board.read(found)
+    kept = board.read(found, "digits")
     assert list(kept.fleet.values) == list(found)
     assert len(found) == fleets.FLEETS
     assert set(kept.policy.values) == set(NAMED) - {"pause_exhaustive"}
@@ -110,18 +110,18 @@ def test_board_has_every_fleet_policy_and_seed():
         for policy in kept.policy.values:
             refused = bool(board.refusal(fleet, named(policy)))
             assert refused == bool(missing.sel(policy=policy, fleet=name).all())
-    assert board.BOARD.stat().st_size < 10**6
+    assert board.path("digits").stat().st_size < 10**6
 
 
 def test_changed_fleet_is_refused_before_any_run(monkeypatch):
     whole = fleets.fleets()
     config = whole["tails"].config.replace(num_clients=31)
     changed = whole | {"tails": whole["tails"]._replace(config=config)}
-    monkeypatch.setattr(board, "fleets", lambda: changed)
+    monkeypatch.setattr(board, "fleets", lambda *_: changed)
     monkeypatch.setattr(board, "play", None)
     with pytest.raises(ConfigError, match="fleet 'tails': version 1 has no stored scores"):
         pause_jax.gauntlet("random", only=["tails"])
-    assert board.read({"drift": changed["drift"]}).sizes["fleet"] == 1
+    assert board.read({"drift": changed["drift"]}, "digits").sizes["fleet"] == 1
 
 
 def test_unknown_fleet_and_unable_policy_are_refused_before_any_run(monkeypatch):

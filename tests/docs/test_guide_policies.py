@@ -5,13 +5,14 @@ import pathlib
 import pytest
 import xarray as xr
 
-from pause_jax.analysis.gauntlet.board import BOARD as PATH
+from pause_jax.analysis.gauntlet.board import read
+from pause_jax.analysis.gauntlet.fleets import fleets
 from pause_jax.analysis.gauntlet.standings import TIMES
 from tools import board
 
 ROOT = pathlib.Path(__file__).parents[2]
 GUIDE = board.PAGE.read_text(encoding="utf-8")
-BOARD = xr.load_dataset(PATH, engine="h5netcdf")
+BOARD = read(fleets(), "digits")
 AHEAD, BEHIND = board.marks(BOARD, 1), board.marks(BOARD, -1)
 MEANS = {time: BOARD[time].mean("seed").to_pandas() for time in TIMES}
 LEADS = {time: (each - each.loc["random"]).mean(axis=1) for time, each in MEANS.items()}
@@ -39,7 +40,7 @@ def test_table_and_counts_are_those_of_the_board():
     cells = sum(int(BOARD[time].notnull().all("seed").sum()) - 14 for time in TIMES)
     assert GUIDE.count(f"{cells} cells") == 2
     assert 2 * 2.0**-16 <= 0.05 / cells < 2 * 17 * 2.0**-16, "15 of 16 worlds decide nothing"
-    assert board.PICTURE.is_file()
+    assert board.picture("digits").is_file()
 
 
 def test_haste_wins_early():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
+import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -17,13 +19,16 @@ from pause_jax.base.versions import version
 from pause_jax.config import validate
 from pause_jax.policies import PolicyConfig, named
 
-BOARD = pathlib.Path(__file__).with_name("board.nc")
+FOLDER = pathlib.Path(__file__).parent
 
 
 def gauntlet(
     policy: PolicyConfig | str,
     *,
+    track: str = "digits",
+    tuned: bool = False,
     only: Sequence[str] | None = None,
+    data_dir: str | None = None,
     progress: bool = True,
 ) -> xr.Dataset:
     """Run a policy on the benchmark, and return its scores with those of the board's policies.
@@ -33,7 +38,11 @@ def gauntlet(
 
     Args:
       policy: policy, or the name of a registered policy.
+      track: data set, ``digits`` or ``fashion`` (Fashion-MNIST).
+      tuned: whether to compare with the board's policies after tuning, instead of with their
+        default parameters.
       only: names of the fleets, or None for all fleets.
+      data_dir: folder of data sets prepared by tensorflow-datasets, for ``fashion``.
       progress: whether to show progress bars.
 
     Returns:
@@ -42,65 +51,82 @@ def gauntlet(
       are NaN for fleets on which a policy cannot run.
 
     Raises:
-      ConfigError: if a name is unknown, the policy cannot run on any chosen fleet, or a fleet's
-        current definition has no stored scores. Errors are raised before any run starts.
+      ConfigError: if a name is unknown, the data set cannot be read, the policy cannot run on any
+        chosen fleet, or a fleet's current definition has no stored scores. Errors are raised
+        before any run starts.
 
     Examples:
       >>> import pause_jax
       >>> scores = pause_jax.gauntlet("fastest", only=["tails"])  # doctest: +SKIP
     """
     policy = named(policy)
-    found = _chosen(only)
-    kept = read(found)
+    found = _chosen(fleets(track, data_dir), only)
+    kept = read(found, track, tuned=tuned)
     label = policy.name if policy.name not in kept.policy.values else f"{policy.name} (yours)"
     refusals = {name: refusal(fleet, policy) for name, fleet in found.items()}
     runnable = [name for name in found if not refusals[name]]
     if not runnable:
         raise ConfigError(f"{policy.name} cannot run on any fleet. {refusals[next(iter(found))]}")
-    readings = {name: play(found[name], {label: policy}, progress=progress) for name in runnable}
+    readings = {}
+    for number, name in enumerate(runnable, 1):
+        if progress and sys.stderr.isatty():
+            print(f"Fleet {number} of {len(runnable)}: {name}", file=sys.stderr)
+        readings[name] = play(found[name], {label: policy}, progress=progress)
     new = together(readings).map(_four_digits)  # rounded like stored scores, to keep ties
     scores = xr.concat([kept, new], "policy", join="outer").reindex(fleet=list(found))
     return scores.assign_attrs(policy=repr(policy), pause_jax=version("pause_jax"))
 
 
-def verify(number: int, *, only: Sequence[str] | None = None, seed: int = 0) -> pd.DataFrame:
-    """Replay randomly chosen runs of the board, and compare the results with the stored scores.
+def verify(
+    number: int,
+    *,
+    track: str = "digits",
+    tuned: bool = False,
+    only: Sequence[str] | None = None,
+    data_dir: str | None = None,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Replay random runs of the board, and compare the results with the stored scores.
 
     Scores are stored with four significant digits. Results can differ on other types of processors.
 
     Args:
       number: number of runs.
+      track: data set, as for :func:`gauntlet`.
+      tuned: whether to replay runs with tuned parameters, instead of default parameters.
       only: names of the fleets, or None for all fleets.
+      data_dir: folder of prepared data sets, for ``fashion``.
       seed: seed for choosing the runs.
 
     Returns:
-      One row per run with the policy, the fleet, the seed, the stored (``kept``) and replayed late
-      accuracy in %, and whether all scores are equal.
+      One row per run with the policy, the fleet, the seed, the late accuracy in % (stored and
+      replayed), and whether all scores are equal.
 
     Raises:
       ConfigError: as for :func:`gauntlet`.
     """
-    found = _chosen(only)
-    kept = read(found)
+    found = _chosen(fleets(track, data_dir), only)
+    kept = read(found, track, tuned=tuned)
     cells = np.argwhere(kept.late.notnull().values)
     rows = []
     for cell in np.random.default_rng(seed).choice(cells, number):
         before = kept.isel(dict(zip(kept.late.dims, cell, strict=True)))
         policy, fleet, world = (before[name].item() for name in kept.late.dims)
         one = slice(world, world + 1)
-        new = play(found[fleet], {policy: named(policy)}, seeds=one, progress=False)
+        settings = {policy: json.loads(kept.settings.sel(policy=policy).item())}
+        chosen = {policy: named(policy)}
+        new = play(found[fleet], chosen, settings=settings, seeds=one, progress=False)
         after = new.map(_four_digits).isel(policy=0, seed=0)
         equal = all(
             np.array_equal(before[reading], after[reading], equal_nan=True)
             for reading in after.data_vars
         )
         rows.append((policy, fleet, world, before.late.item(), after.late.item(), equal))
-    return pd.DataFrame(rows, columns=["policy", "fleet", "seed", "kept", "replayed", "equal"])
+    return pd.DataFrame(rows, columns=["policy", "fleet", "seed", "stored", "replayed", "equal"])
 
 
-def _chosen(only: Sequence[str] | None) -> dict[str, Fleet]:
+def _chosen(found: Mapping[str, Fleet], only: Sequence[str] | None) -> dict[str, Fleet]:
     """Return the fleets named in ``only``, or all fleets if it is None."""
-    found = fleets()
     for name in only or ():
         if name not in found:
             raise ConfigError(f"fleet {shown(name)}: must be one of {', '.join(found)}.")
@@ -117,15 +143,23 @@ def refusal(fleet: Fleet, policy: PolicyConfig) -> str:
 
 
 def together(by_fleet: Mapping[str, xr.Dataset]) -> xr.Dataset:
-    """Combine the scores [policy, seed] of several fleets into [policy, fleet, seed]."""
+    """Combine the scores [..., policy, seed] of fleets into [..., policy, fleet, seed]."""
     along = xr.DataArray(list(by_fleet), dims="fleet", name="fleet")
     joined = xr.concat(list(by_fleet.values()), along, join="outer")
-    return joined.transpose("policy", "fleet", "seed")
+    return joined.transpose(..., "policy", "fleet", "seed")
 
 
-def read(found: Mapping[str, Fleet]) -> xr.Dataset:
-    """Load stored scores [policy, fleet, seed]. Raise ConfigError if a fleet has changed."""
-    with xr.open_dataset(BOARD, engine="h5netcdf") as file:
+def path(track: str) -> pathlib.Path:
+    """Return the file with the stored scores of a track."""
+    return FOLDER / f"{track}.nc"
+
+
+def read(found: Mapping[str, Fleet], track: str, *, tuned: bool = False) -> xr.Dataset:
+    """Load stored scores [policy, fleet, seed]. Raise ConfigError if a fleet has changed.
+
+    The coordinate ``settings`` [policy] has the changes to each policy's config by path, as JSON.
+    """
+    with xr.open_dataset(path(track), engine="h5netcdf") as file:
         kept = file.load()
     for name, fleet in found.items():
         if name not in kept.fleet.values or kept.digest.sel(fleet=name).item() != fleet.digest:
@@ -134,17 +168,19 @@ def read(found: Mapping[str, Fleet]) -> xr.Dataset:
                 "Restore the old definition, or increase the version and compute new scores "
                 "(python -m tools.board)."
             )
-    return kept.sel(fleet=list(found)).drop_vars("digest")
+    kept = kept.sel(fleet=list(found)).drop_vars("digest")
+    return kept.sel(parameters="tuned" if tuned else "default", drop=True)
 
 
-def write(readings: xr.Dataset, found: Mapping[str, Fleet]) -> None:
-    """Store scores [policy, fleet, seed], rounded to four significant digits."""
+def write(readings: xr.Dataset, found: Mapping[str, Fleet], track: str) -> None:
+    """Store scores [parameters, policy, fleet, seed], rounded to four significant digits."""
     digests = [found[str(name)].digest for name in readings.fleet.values]
     rounded = readings.map(_four_digits).assign_coords(digest=("fleet", digests))
     rounded.attrs = {"version": VERSION, "yardstick": YARDSTICK}
     packed = {str(name): {"zlib": True, "complevel": 9} for name in rounded.data_vars}
-    rounded.to_netcdf(BOARD.with_suffix(".tmp"), engine="h5netcdf", encoding=packed)
-    BOARD.with_suffix(".tmp").replace(BOARD)
+    temporary = path(track).with_suffix(".tmp")
+    rounded.to_netcdf(temporary, engine="h5netcdf", encoding=packed)
+    temporary.replace(path(track))
 
 
 def _four_digits(values: xr.DataArray) -> xr.DataArray:

@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pause_jax.base.spelling import shown
+from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, config_file
-from pause_jax.learning import Dataset, Digits, Dirichlet, Learning, Mlp, Natural
+from pause_jax.learning import Dataset, Digits, Dirichlet, FashionMnist, Learning, Mlp, Natural
 from pause_jax.policies import Random
 from pause_jax.privacy import (
     Constant,
@@ -26,6 +28,8 @@ from pause_jax.world.availability import Diurnal, Phones
 from pause_jax.world.latency import Network, Pareto, Switching, TwoGroups
 
 VERSION = 1
+# Tracks: the data sets on which clients train. Each track has all fleets.
+TRACKS = ("digits", "fashion")
 SEEDS = 16
 # Number of fleets for the Bonferroni correction, even if a policy is run on only some of them.
 FLEETS = 14
@@ -56,9 +60,22 @@ class Fleet(NamedTuple):
         return hashlib.sha256(f"{parts} {of_data}".encode()).hexdigest()[:16]
 
 
-def fleets() -> dict[str, Fleet]:
-    """Return the benchmark's fleets by name."""
-    learning = Learning(data=Digits(), model=Mlp(hidden=(32,)), validation=60, holdout=0.2)
+def fleets(track: str = "digits", data_dir: str | None = None) -> dict[str, Fleet]:
+    """Return the benchmark's fleets by name.
+
+    Args:
+      track: one of ``TRACKS``. On ``fashion``, clients train on 1,500 images of Fashion-MNIST, and
+        accuracies are measured on 500 images.
+      data_dir: folder of prepared data sets, for ``fashion`` only.
+
+    Raises:
+      ConfigError: if the track is unknown, or the data set cannot be read.
+    """
+    if track not in TRACKS:
+        raise ConfigError(f"track {shown(track)}: must be one of {', '.join(TRACKS)}.")
+    data = Digits() if track == "digits" else FashionMnist()
+    samples = None if track == "digits" else _fashion(data_dir)
+    learning = Learning(data=data, model=Mlp(hidden=(32,)), validation=60, holdout=0.2)
     skewed = learning.replace(partition=Dirichlet())
     apart = learning.replace(partition=Natural())
     base = SimConfig(
@@ -100,7 +117,7 @@ def fleets() -> dict[str, Fleet]:
         "shy": (base.replace(privacy=_noise(shy, 0.02), learning=apart), (10.6, 46.3)),
     }
     return {
-        name: Fleet(config, _by_label() if config.learning == apart else None, seconds)
+        name: Fleet(config, _by_label(samples) if config.learning == apart else samples, seconds)
         for name, (config, seconds) in worlds.items()
     }
 
@@ -110,9 +127,21 @@ def _noise(budget: Schedule, sensitivity: float = 0.003) -> PerCoordinateLaplace
 
 
 @functools.cache
-def _by_label() -> Dataset:
-    """Return the Digits data set, sorted by label and split evenly among 30 clients."""
-    whole = Digits().load()
+def _fashion(data_dir: str | None) -> Dataset:
+    """Return the first 1,500 training and 500 test images of Fashion-MNIST."""
+    whole = FashionMnist(data_dir=data_dir).load()
+    return Dataset.of(
+        np.asarray(whole.x_train)[:1500],
+        np.asarray(whole.y_train)[:1500],
+        np.asarray(whole.x_test)[:500],
+        np.asarray(whole.y_test)[:500],
+        pixel_max=int(whole.pixel_max) or None,
+    )
+
+
+def _by_label(samples: Dataset | None) -> Dataset:
+    """Return a data set (default: Digits), sorted by label and split evenly among 30 clients."""
+    whole = samples or Digits().load()
     order = np.argsort(np.asarray(whole.y_train), kind="stable")
     return Dataset.of(
         np.asarray(whole.x_train)[order],

@@ -32,17 +32,23 @@ def play(
     fleet: Fleet,
     policies: Mapping[str, PolicyConfig],
     *,
+    settings: Mapping[str, Mapping[str, float]] | None = None,
     seeds: slice = slice(None),
+    root: int = 0,
     progress: bool = True,
 ) -> xr.Dataset:
     """Run policies in a fleet's worlds, and return the metrics in ``READINGS`` [policy, seed].
 
-    Runs end at the fleet's late time. ``seeds`` is a slice of the ``SEEDS`` worlds.
+    Runs end at the fleet's late time. ``settings`` changes the configs of policies, by path:
+    ``{"pause": {"reward.alpha": 10.0}}``. ``seeds`` is a slice of the ``SEEDS`` worlds of ``root``.
+    The board's worlds have root 0.
     """
     early, late = fleet.seconds
-    keys = jax.random.split(jax.random.key(0), SEEDS)[seeds]
+    keys = jax.random.split(jax.random.key(root), SEEDS)[seeds]
     configs = {
-        name: fleet.config.replace(policy=policy, max_seconds=late)
+        name: fleet.config.replace(policy=policy, max_seconds=late).override(
+            (settings or {}).get(name, {})
+        )
         for name, policy in policies.items()
     }
     result = sweep(configs, keys, data=fleet.data, record=RECORD, progress=progress)
