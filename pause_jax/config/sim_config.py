@@ -161,13 +161,9 @@ def validate(config: SimConfig) -> None:
 
 
 def loaded(config: SimConfig) -> SimConfig:
-    """Return the config with its latency, availability and budget files loaded."""
+    """Return the config with its latency and availability files loaded."""
     availability_trace = config.availability_trace and config.availability_trace.loaded()
-    return config.replace(
-        latency=config.latency.loaded(),
-        availability_trace=availability_trace,
-        privacy=config.privacy.with_budget(config.privacy.budget.loaded()),
-    )
+    return config.replace(latency=config.latency.loaded(), availability_trace=availability_trace)
 
 
 def with_budgets(config: SimConfig, key: Array) -> SimConfig:

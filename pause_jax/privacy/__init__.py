@@ -8,7 +8,7 @@ from pause_jax.privacy.budget import (
     Unlimited as Unlimited,
 )  # fmt: skip
 from pause_jax.privacy.budget_law import (
-    BudgetFile, BudgetLaw, LogNormalBudgets, PerClient, Tiers,
+    BudgetLaw, LogNormalBudgets, PerClient, Tiers,
 )  # fmt: skip
 from pause_jax.privacy.gaussian import GaussianMechanism
 from pause_jax.privacy.mechanisms import (
@@ -22,7 +22,7 @@ MECHANISMS = (
 )  # fmt: skip
 
 __all__ = [
-    "Budget", "BudgetFile", "BudgetLaw", "Budgeted", "Constant", "DuchiL2", "GaussianMechanism",
+    "Budget", "BudgetLaw", "Budgeted", "Constant", "DuchiL2", "GaussianMechanism",
     "Geometric", "L1Laplace", "LogNormalBudgets", "Mechanism", "NoPrivacy", "PerClient",
     "PerCoordinateLaplace", "PrivUnitG", "Projected", "Schedule", "Table", "Tiers",
     "Uniform",

@@ -45,10 +45,6 @@ class Budget(Config):
         """Return eps_bar as a scalar, or as [K] if budgets differ (infinity if unlimited)."""
         return jnp.asarray(jnp.inf)
 
-    def loaded(self) -> Self:
-        """Read the budget's file of client factors, if any, and return the updated budget."""
-        return self
-
     def of_clients(self, key: Array, num_clients: int) -> Self:
         """Return the budget with a separate eps_bar for each client, [K], drawn with ``key``."""
         return self
@@ -88,9 +84,6 @@ class Schedule(Budget):
     def total(self) -> Array:
         return jnp.asarray(self.total_epsilon)
 
-    def loaded(self) -> Self:
-        return self if self.law is None else self.replace(law=self.law.loaded())
-
     def of_clients(self, key: Array, num_clients: int) -> Self:
         if self.law is None:
             return self
@@ -104,7 +97,7 @@ class Schedule(Budget):
             raise ConfigError(
                 f"privacy.budget.law = {type(self.law).__name__}: draws budgets with the server's "
                 "key, which clients do not have. Set total_epsilon for this client, or use "
-                "per_client or budget_file."
+                "per_client."
             )
         unread = jax.random.key(0)  # only random factors depend on the key
         factors = self.law.factors(unread, max(client, 0) + 1)

@@ -6,24 +6,17 @@ factors once, from its ``world`` random stream, so runs with the same key have t
 
 from __future__ import annotations
 
-import math
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pause_jax.base import source_file
-from pause_jax.base.checks import float32
-from pause_jax.base.client_ids import check_enough, numbered
-from pause_jax.base.struct import ConfigError, Sizes, number, static
-
-# Client ids and factors of each file, keyed by digest and column.
-_TABLES: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
+from pause_jax.base.struct import Config, ConfigError, Sizes, number, static
 
 
-class BudgetLaw(source_file.FromFile):
+class BudgetLaw(Config):
     """Base class for distributions of client factors, which multiply ``total_epsilon``.
 
     Attributes:
@@ -114,78 +107,3 @@ class PerClient(BudgetLaw):
 
     def factors(self, key: Array, num_clients: int) -> Array:
         return jnp.asarray(self.values, jnp.float32)
-
-
-class BudgetFile(BudgetLaw):
-    """Factors from a CSV file with a column ``client`` and a column of factors.
-
-    Client k has the k-th id in natural order, as in :class:`pause_jax.latency.Traces`. With
-    ``total_epsilon = 1``, the factors are the budgets. Other columns are ignored.
-
-    Attributes:
-      path: path of the file, absolute or relative to the working directory (static).
-      column: header of the factor column (static).
-      digest: SHA-256 of the file, filled in when a run starts. A file with a different digest is
-        rejected (static).
-    """
-
-    name: ClassVar[str] = "budget_file"
-    drawn: ClassVar[bool] = False
-    summary: ClassVar[str] = "a column of a CSV file, one line per client"
-
-    path: str = static(default="")
-    column: str = static(default="epsilon")
-    digest: str = static(default="")
-
-    def check(self, path: str, sizes: Sizes) -> None:
-        ids, _ = self._table
-        where = f"{path}.path = {self.path!r}"
-        check_enough(where, "budget", len(ids), ids, sizes.num_clients, "Add the missing clients")
-
-    def loaded(self) -> Self:
-        where = f"privacy.budget.law.path = {self.path!r}"
-        if not self.path:
-            raise ConfigError(
-                f"{where}: must be a CSV file with the columns client and {self.column}."
-            )
-
-        def parse(content: bytes) -> tuple[tuple[str, ...], np.ndarray]:
-            names, lines = source_file.table(where, content)
-            for name in ("client", self.column):
-                if names.count(name) != 1:
-                    raise ConfigError(
-                        f"{where}: has the columns {', '.join(names)}: must have exactly one "
-                        f"column {name}."
-                    )
-            places = names.index("client"), names.index(self.column)
-            rows = [_row(f"{where}, {place}", line, *places) for place, line in lines]
-            ids, clients = numbered(f"{where}: client", np.asarray([client for client, _ in rows]))
-            if len(ids) < len(rows):
-                raise ConfigError(
-                    f"{where}: has two lines for the same client. Keep one line per client."
-                )
-            factors = np.empty(len(rows), np.float32)
-            factors[clients] = [factor for _, factor in rows]
-            return ids, factors
-
-        names_file = _TABLES, "privacy.budget.law", self.path, self.digest
-        return self.replace(digest=source_file.parsed(*names_file, parse, part=self.column))
-
-    @property
-    def client_ids(self) -> tuple[str, ...]:
-        return self._table[0]
-
-    @property
-    def _table(self) -> tuple[tuple[str, ...], np.ndarray]:
-        known = self.digest + self.column
-        return _TABLES[known if known in _TABLES else self.loaded().digest + self.column]
-
-    def factors(self, key: Array, num_clients: int) -> Array:
-        return jnp.asarray(self._table[1][:num_clients])
-
-
-def _row(where: str, line: list[str], client: int, factor: int) -> tuple[str, float]:
-    value = float(float32(line[factor]))
-    if not 0 < value < math.inf:
-        raise ConfigError(f"{where}: {line[factor]!r} must be a float32 number > 0.")
-    return line[client], value

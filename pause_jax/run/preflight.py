@@ -144,7 +144,7 @@ def client_ids(config: SimConfig, data: Any) -> tuple[str, ...]:
       the clients are drawn from a larger data set.
 
     Raises:
-      ConfigError: if the data, ``latency``, ``availability_trace`` and budgets list different ids,
+      ConfigError: if the data, ``latency`` and ``availability_trace`` list different ids,
         if the client numbers in a file have gaps and the data has no ids, or if a file lists
         specific clients although clients are drawn from a larger data set.
     """
@@ -157,7 +157,6 @@ def client_ids(config: SimConfig, data: Any) -> tuple[str, ...]:
         for part, model in (
             ("latency", config.latency),
             ("availability_trace", config.availability_trace),
-            ("privacy.budget.law", getattr(config.privacy.budget, "law", None)),
         )
         if model is not None and model.client_ids
     }

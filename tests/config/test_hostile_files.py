@@ -12,7 +12,6 @@ import pytest
 
 from pause_jax import ConfigError, config_file, presets
 from pause_jax.config import validate
-from pause_jax.privacy.budget_law import BudgetFile
 from pause_jax.world.availability import Intervals, intervals
 from pause_jax.world.latency import Network, network
 from pause_jax.world.latency.measured import parse
@@ -27,7 +26,6 @@ DEVICES = (
     b"device,share,sample_seconds,sample_spread,download_mbit,download_spread,upload_mbit,"
     b"upload_spread\nphone,0.75,0.02,0.2,20,0.5,5,0.5\ntablet,0.25,0.005,0.1,80,0.3,40,0.3\n"
 )
-BUDGETS = b"client,epsilon,other\n0,1.5,x\n1,2,y\nzz,0.5,z\n"
 ASYNCHRONOUS = """
 policy = "random"
 num_clients = 10
@@ -82,13 +80,12 @@ def test_every_line_of_a_damaged_log_is_kept_or_counted_as_dropped():
     assert dropped > 50
 
 
-@pytest.mark.parametrize("kind", ["intervals", "devices", "budgets"])
+@pytest.mark.parametrize("kind", ["intervals", "devices"])
 def test_damaged_config_table_gives_true_numbers_or_is_refused(tmp_path, kind):
     path = tmp_path / "hostile.csv"
     read, content = {
         "intervals": (lambda: Intervals(path=str(path)).loaded(), INTERVALS),
         "devices": (lambda: Network(path=str(path)).loaded(), DEVICES),
-        "budgets": (lambda: BudgetFile(path=str(path)).loaded(), BUDGETS),
     }[kind]
     for damaged in mutants(content, 100, seed=4):
         path.write_bytes(damaged)
@@ -98,10 +95,8 @@ def test_damaged_config_table_gives_true_numbers_or_is_refused(tmp_path, kind):
         if kind == "intervals":
             times = intervals._TABLES[found.digest].times
             starts, name = times[times[..., 1] > 0][:, 0], "start"
-        elif kind == "devices":
-            starts, name = network._TABLES[found.digest].median[:, 0], "sample_seconds"
         else:
-            starts, name = found._table[1], "epsilon"
+            starts, name = network._TABLES[found.digest].median[:, 0], "sample_seconds"
         wanted = numbers(column(damaged, name))
         np.testing.assert_array_equal(np.sort(starts).astype(np.float32), wanted)
 

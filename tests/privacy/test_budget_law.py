@@ -17,7 +17,6 @@ from pause_jax.config import config_file, validate
 from pause_jax.deploy.selector import Selector
 from pause_jax.policies import named
 from pause_jax.privacy import (
-    BudgetFile,
     Constant,
     Geometric,
     LogNormalBudgets,
@@ -28,7 +27,6 @@ from pause_jax.privacy import (
     Uniform,
 )
 from pause_jax.rng import keys
-from pause_jax.world.latency import Traces
 from tests.reference import oracles
 
 K, KEY = 10, jax.random.key(0)
@@ -161,23 +159,6 @@ def test_constant_schedule_releases_the_rest_last():
     np.testing.assert_allclose(budget.spent(jnp.asarray([9, 2])), [2.5, 2.0])
 
 
-def test_budgets_are_read_from_a_file_by_client_id(tmp_path):
-    path = tmp_path / "fleet.csv"
-    path.write_text("client,note,eps\n" + "".join(f"c{k},x,{k + 1}\n" for k in reversed(range(K))))
-    law = BudgetFile(path=str(path), column="eps")
-    budget = Geometric(total_epsilon=2.0, law=law)
-    assert law.loaded().client_ids == tuple(f"c{k}" for k in range(K))
-    result = simulate(config(budget, num_rounds=5), KEY, record=RECORDED)
-    np.testing.assert_allclose(result.budget, 2.0 * np.arange(1, K + 1))
-    assert result.client_ids == law.loaded().client_ids
-    text = config_file.dumps(config(Geometric(law=law)))
-    assert config_file.loads(text).privacy == config(Geometric(law=law)).privacy
-    path.write_text("client,seconds\n" + "".join(f"d{k},1.0\n" for k in range(K)))
-    other = config(budget, latency=Traces(path=str(path)))
-    with pytest.raises(ConfigError, match="must have exactly one column eps"):
-        simulate(other, KEY)
-
-
 @pytest.mark.parametrize(
     ("law", "message"),
     [
@@ -185,33 +166,11 @@ def test_budgets_are_read_from_a_file_by_client_id(tmp_path):
         (Tiers(values=(1.0, 2.0), shares=(0.5, 0.4)), "must sum to 1"),
         (Tiers(values=(1.0, 0.0), shares=(0.5, 0.5)), "values"),
         (PerClient(values=(1.0, 2.0)), "2 factors for 10 clients"),
-        (BudgetFile(), "must be a CSV file"),
-        (BudgetFile(path="nowhere.csv"), "cannot be read"),
     ],
 )
 def test_invalid_budget_law_is_refused(law, message):
     with pytest.raises(ConfigError, match=message):
         validate(config(Geometric(law=law)))
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ("client,epsilon\na,1\na,2\n", "two lines for the same client"),
-        ("client,epsilon\na,0\n", "must be a float32 number > 0"),
-        ("client,epsilon\na,many\n", "must be a float32 number > 0"),
-        ("client,epsilon\na,1e39\n", "must be a float32 number > 0"),
-        ("client,epsilon\na,1e-50\n", "must be a float32 number > 0"),
-        ("client,epsilon\na\n", "must have 2 cells"),
-        ("client,budget\na,1\n", "must have exactly one column epsilon"),
-        ("client,epsilon\na,1\n", "has budgets for 1 clients"),
-    ],
-)
-def test_invalid_budget_file_error_names_the_line(tmp_path, rows, message):
-    path = tmp_path / "fleet.csv"
-    path.write_text(rows)
-    with pytest.raises(ConfigError, match=message):
-        validate(config(Geometric(law=BudgetFile(path=str(path)))))
 
 
 @pytest.mark.slow
@@ -230,16 +189,13 @@ def test_selector_has_and_saves_the_budgets_of_the_simulation(tmp_path):
     np.testing.assert_allclose(selector.spent, simulated.spent, rtol=1e-6)
 
 
-def test_client_reads_its_budget_unless_it_is_random(tmp_path):
-    path = tmp_path / "fleet.csv"
-    path.write_text("client,eps\na,0.5\nb,4\n")
-    for law in (PerClient(values=(0.5, 4.0)), BudgetFile(path=str(path), column="eps")):
-        budget = Uniform(total_epsilon=3.0, horizon=2.0, law=law)
-        own = [budget.of_client(k) for k in (0, 1)]
-        assert own == [Uniform(total_epsilon=e, horizon=2.0) for e in (1.5, 12.0)]
-        for missing in (2, -1):
-            with pytest.raises(ConfigError, match=f"has no budget for client {missing}"):
-                budget.of_client(missing)
+def test_client_reads_its_budget_unless_it_is_random():
+    budget = Uniform(total_epsilon=3.0, horizon=2.0, law=PerClient(values=(0.5, 4.0)))
+    own = [budget.of_client(k) for k in (0, 1)]
+    assert own == [Uniform(total_epsilon=e, horizon=2.0) for e in (1.5, 12.0)]
+    for missing in (2, -1):
+        with pytest.raises(ConfigError, match=f"has no budget for client {missing}"):
+            budget.of_client(missing)
     assert Uniform().of_client(7) == Uniform()
     for drawn in (LogNormalBudgets(), Tiers()):
         with pytest.raises(ConfigError, match="with the server's key"):
