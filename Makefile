@@ -11,7 +11,7 @@ RELEASE := .release-venv
 RELEASE_STAMP := $(RELEASE)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test flower mutants soak lint format docs notebooks gallery release release-check reproduction experiment bench bench-gpu clean
+.PHONY: help demo quick test nightly flower mutants soak lint format docs notebooks gallery release release-check reproduction experiment bench bench-gpu clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -44,13 +44,16 @@ demo: $(DEMO_STAMP)  ## compare selection policies on digits (half a minute, no 
 # busy machine, one test took 26 s of CPU time instead of 8.
 # After a crash of a worker, xdist may wait forever.
 TEST := -m pytest -n 2 --dist worksteal --max-worker-restart 0
-quick test release-check: export OPENBLAS_NUM_THREADS := 1
+quick test nightly release-check: export OPENBLAS_NUM_THREADS := 1
 
 quick: $(STAMP)  ## run the quick tests (at most two minutes; ARGS=... for pytest)
-	$(BIN)/python $(TEST) -m "not slow" $(ARGS)
+	$(BIN)/python $(TEST) -m "not slow and not nightly" $(ARGS)
 
-test: $(STAMP)  ## run all tests (ten minutes the first time; ARGS=... for pytest)
-	$(BIN)/python $(TEST) $(ARGS)
+test: $(STAMP)  ## run the tests of every change (a quarter of an hour the first time; ARGS=... for pytest)
+	$(BIN)/python $(TEST) -m "not nightly" $(ARGS)
+
+nightly: $(STAMP)  ## run the notebooks, guides and experiments at small size, and other long tests (ten minutes)
+	$(BIN)/python $(TEST) -m nightly $(ARGS)
 
 # Flower and its data sets need older versions of these five packages.
 $(FLOWER_STAMP): pyproject.toml constraints.txt tests/flower/requirements.txt

@@ -104,6 +104,7 @@ def test_weights_survive_the_file_and_a_difference_is_seen(tmp_path):
     assert largest_difference(weights, again) == 0.5
 
 
+@pytest.mark.nightly
 def test_the_harness_measures_us_and_reports_who_fails():
     said = list[str]()
     broken = (PYTHON, Contender("no_such_driver", None))
@@ -120,6 +121,7 @@ def test_the_harness_measures_us_and_reports_who_fails():
     assert any("2/2" in line for line in said)
 
 
+@pytest.mark.nightly
 def test_a_round_moves_the_weights_and_a_peer_that_does_not_train_is_told_apart():
     ours = (PYTHON, CONTENDERS[OURS])
     # With `idle=False` a driver plays its round when it saves; ours then saves its first weights.

@@ -500,6 +500,7 @@ tune(BASE, axes_of(), LOSS, KEY, **SHARED, storage=sys.argv[1])
 SHARED = {"budget": 32, "seeds": 2}
 
 
+@pytest.mark.nightly
 def test_processes_share_a_storage(tmp_path, monkeypatch):
     storage = f"sqlite:///{tmp_path}/trials.db"
     optuna.storages.RDBStorage(storage)  # two processes that create its tables at once collide

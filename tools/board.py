@@ -38,8 +38,8 @@ PARAMETERS = ("default", "tuned")
 # The search: for each policy, random parameters are compared on a few fleets of the digits track,
 # in worlds that are not on the board.
 TUNED = Path(__file__).with_name("tuned.json")
-SEARCH_FLEETS = ("alike", "labels", "spent", "tails", "measured", "unequal")
-CANDIDATES = 12
+SEARCH_FLEETS = ("alike", "labels", "spent", "measured")
+CANDIDATES = 8
 SEARCH_SEEDS = 4
 # Each number is multiplied by a factor between 1 / SPREAD and SPREAD. If it cannot exceed 1, the
 # factor applies to the odds.

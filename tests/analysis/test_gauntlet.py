@@ -185,7 +185,7 @@ class Other(RoundRobin):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_command_writes_tables_and_a_copy_of_random_is_level(tmp_path):
     (tmp_path / "mine.py").write_text(OWN)
 

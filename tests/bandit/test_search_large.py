@@ -51,6 +51,7 @@ def chains_of(key, problem, num_selected):
     return trace, jax.vmap(start)(jax.random.split(chain_key, CHAINS))
 
 
+@pytest.mark.nightly
 def test_chains_among_a_million_clients_return_their_best_set():
     num_selected = 2200
     trace, start = jax.device_get(chains_of(jax.random.key(1), problem(), num_selected))
@@ -130,6 +131,7 @@ def proposals(lots, landscape, members):
     return jax.lax.map(one, lots)
 
 
+@pytest.mark.nightly
 def test_a_proposal_among_a_million_clients_is_a_uniform_neighbour():
     members = random_members(10)
     left, entered, *numbers = jax.device_get(proposals(LOTS, landscape(), members))
@@ -145,6 +147,7 @@ def test_a_proposal_among_a_million_clients_is_a_uniform_neighbour():
         assert stats.kstest(places, "uniform").pvalue > 1e-3
 
 
+@pytest.mark.nightly
 def test_walk_continues_with_more_neighbours_than_int32():
     members = landscape().ranks[0] >= K - 2200  # all others stand below them in this list
     active, passive = map(float, swaps(landscape(), members))

@@ -50,6 +50,7 @@ class AutoExecutor(ThreadPoolExecutor):
         assert options["timeout_min"] > 0
 
 
+@pytest.mark.nightly
 def test_its_code_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     modules: dict[str, dict[str, type]] = {

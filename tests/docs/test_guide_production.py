@@ -41,6 +41,7 @@ def folder(tmp_path_factory) -> pathlib.Path:
     return folder
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("default")
 def test_its_commands_run_and_what_they_write_drives_a_selector(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)

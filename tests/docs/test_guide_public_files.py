@@ -40,6 +40,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("default")
 def test_its_commands_run_from_a_public_file_to_a_compared_and_tuned_policy(folder, capsys):
     assert [line.split()[1] for line in COMMANDS].count("import") == 3

@@ -20,7 +20,7 @@ from tests.support.results import made
 RANDOM = "from pause_jax.policies import Random\n"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("guide", "number"), [("own_data_and_model", 6), ("your_fleet", 6)])
 def test_data_and_fleet_run_from_first_to_last(guide, number, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
@@ -37,7 +37,7 @@ def test_data_and_fleet_run_from_first_to_last(guide, number, monkeypatch, tmp_p
         assert all(re.match(r"(y|y_train|num_clients)\b", line) for line in printed[-4:])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_fine_tuning_runs(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     smaller = {"num_rounds=40,": "num_rounds=9, track_regret=False, policy=Random(),"}

@@ -116,6 +116,7 @@ def small_preset(policy, data, model, sensitivity, total_epsilon, *, whole=prese
     return config.override(small)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_at_small_size(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

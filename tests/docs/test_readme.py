@@ -52,6 +52,7 @@ def test_the_first_program_runs(page, capsys):
     assert "gamma = 20" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 def test_the_laboratory_runs(capsys):
     smaller = {"num_rounds=2000": "num_rounds=200", "random.key(0), 8)": "random.key(0), 2)"}
     smaller["curves ="] = 'del configs["random"]\ncurves ='  # a program less to compile

@@ -14,7 +14,7 @@ HERE = pathlib.Path(run.__file__).parent
 FEW = ("rounds, random", "fedbuff, random", "fedbuff, fastest", "fedbuff, pisces", "paced, pisces")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_runs_small(tmp_path, monkeypatch, capsys):
     small = Learning(data=Digits(num_train=120), model=Linear(), max_steps=1)
     learning = small.replace(optimizer="sgd")

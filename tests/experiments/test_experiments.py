@@ -17,6 +17,7 @@ HERE = pathlib.Path(run.__file__).parent
 SMALL = Learning(data=Digits(num_train=60), model=Mlp(hidden=()), optimizer="sgd", max_steps=1)
 
 
+@pytest.mark.nightly
 def test_mnist_mlp_30_5_runs_small_and_its_checks_can_fail(tmp_path, monkeypatch, capsys):
     configs = {
         name: config.replace(learning=SMALL, track_regret=False)

@@ -34,7 +34,7 @@ def test_server_and_clients_share_no_samples(images, setting, labels):
     assert not rows & {row.tobytes() for row in np.asarray(public.x_train)}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_runs_small(images, tmp_path, monkeypatch, capsys):
     parts = {name: settings.PARTS[name] for name in ("all", "head")}
     monkeypatch.setattr(settings, "PARTS", parts)

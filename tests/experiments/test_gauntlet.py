@@ -100,7 +100,7 @@ def test_new_scores_are_rounded_like_kept_ones(tmp_path, monkeypatch):
     assert found.early.tolist() == [77.333, 77.333]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_fleet_runs_small_and_what_is_kept_is_not_run_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(run, "ROUNDS", {"early": 2, "late": 4})
     arguments = {"seeds": 2, "only": "tiers", "out": tmp_path}

@@ -28,7 +28,7 @@ def test_scores_are_over_clients_at_the_late_time():
     assert found["spread"].item() == pytest.approx(100 * np.linspace(0.1, 1, 10).std())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_runs_small_and_what_is_kept_is_not_run_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(gauntlet, "ROUNDS", {"early": 2, "late": 40})
     monkeypatch.setattr("jax.clear_caches", lambda: None)  # other tests' programs

@@ -20,7 +20,7 @@ def test_minimum_latency_grows_with_the_epochs(network):
     assert ten.latency.min_latency - one.latency.min_latency == pytest.approx(0.45)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_runs_small(tmp_path, monkeypatch, capsys):
     small = run.BASE.override(
         {"learning.model": Linear(), "learning.partition": Iid(), "num_rounds": 60}

@@ -45,6 +45,7 @@ def test_the_kept_tables_hold_what_is_claimed():
             assert rule.get("at_least", -np.inf) <= value <= rule.get("at_most", np.inf), claim
 
 
+@pytest.mark.nightly
 def test_it_runs_small_and_its_checks_can_fail(tmp_path, monkeypatch, capsys):
     few = {p: m for p, m in settings.mechanisms(2778).items() if p.mechanism in SMALL}
     monkeypatch.setattr(settings, "mechanisms", lambda d: few)

@@ -63,6 +63,7 @@ def printed(run, out, **small) -> str:
     return text
 
 
+@pytest.mark.nightly
 def test_regret_policies_runs_small(tmp_path):
     only = "pause,genie,random"
     text = printed(regret_policies, tmp_path, rounds=300, seeds=2, steps=5, only=only)
@@ -74,6 +75,7 @@ def test_regret_policies_runs_small(tmp_path):
     assert "steps=5," in repr(annealed)
 
 
+@pytest.mark.nightly
 def test_index_rules_runs_small(tmp_path, monkeypatch):
     monkeypatch.setattr(index_rules, "RULES", index_rules.RULES[::2])
     text = printed(index_rules, tmp_path, rounds=200, seeds=2)
@@ -99,6 +101,7 @@ def test_a_round_of_pause_has_at_most_two_widths_of_regret(tmp_path, monkeypatch
     assert (tmp_path / "figures" / "regret_bound.png").is_file()
 
 
+@pytest.mark.nightly
 def test_the_best_mixture_earns_more_than_the_genie(tmp_path, monkeypatch):
     few = (
         "genie",
@@ -129,6 +132,7 @@ def test_a_mixture_of_pairs_has_the_rate_of_its_definition():
     assert best_mixture.Mixture(slowest, faster).rate == pytest.approx(rate)
 
 
+@pytest.mark.nightly
 def test_regret_horizon_runs_small(tmp_path):
     text = printed(regret_horizon, tmp_path, rounds=1000, seeds=2)
     assert "FAIL thompson, alpha = 0: last ratio" in text, "the control is no logarithm so soon"

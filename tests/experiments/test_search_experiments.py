@@ -35,6 +35,7 @@ def run_small(run, out, **small):
     return text
 
 
+@pytest.mark.nightly
 def test_bsfl_fig_4_runs_small(tmp_path):
     text = run_small(fig_4, tmp_path, number=4, num_clients=30, num_selected=5, steps=40)
     assert text.startswith("5 of 30, 4 instances, 40 steps\n2^17.1 sets")
@@ -49,6 +50,7 @@ def traced(call) -> float:
     return 1.0
 
 
+@pytest.mark.nightly
 def test_pause_table_1_runs_small(tmp_path, monkeypatch):
     monkeypatch.setattr(graphs, "SHAPES", ((8, 4),))
     monkeypatch.setattr(instances, "KINDS", ("uniform",))
@@ -74,6 +76,7 @@ def test_search_gap_runs_small_and_its_checks_can_fail(tmp_path):
     assert "FAIL one chain of 300 steps misses the optimum" in text
 
 
+@pytest.mark.nightly
 def test_search_laboratory_runs_small(tmp_path):
     text = run_small(search_laboratory, tmp_path, number=3, num_clients=7, num_selected=3, steps=20)
     assert text.startswith("3 instances, 3 of 7 clients, 35 cohorts, 20 steps\n")

@@ -35,7 +35,7 @@ def test_who_holds_which_labels(images, setting):
         assert set(labels[strict]) == set(labels[~strict]) == set(range(10))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_runs_small(images, tmp_path, monkeypatch, capsys):
     small = Learning(data=Digits(), model=Linear(), optimizer="sgd", max_steps=1)
     learning = small.replace(partition=Natural())

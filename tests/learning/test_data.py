@@ -91,6 +91,7 @@ def test_smallest_linear_regression_has_a_test_sample():
     assert LinearRegression(num_samples=5).load().x_test.shape[0] == 1
 
 
+@pytest.mark.nightly
 def test_mnist_has_the_published_content(shared, forget):
     data = Mnist(data_dir=str(shared / "data" / "tfds")).load()
     inputs, labels = [data.x_train, data.x_test], [data.y_train, data.y_test]

@@ -99,6 +99,7 @@ def test_dask_cluster_survives_a_killed_and_an_added_worker(whole, tmp_path):
     assert len({each.process for each in events(tmp_path)}) > 2
 
 
+@pytest.mark.nightly
 def test_submitit_survives_a_killed_job(tmp_path, monkeypatch):
     """A job is a start of Python, so there is one chunk, which runs again."""
     submitit = pytest.importorskip("submitit")
