@@ -62,7 +62,11 @@ def gauntlet(
         )
         typer.echo(replayed.to_string(index=False))
         equal = int(replayed["equal"].sum())
-        typer.echo(f"{equal} of {verify} replayed runs match the stored results.")
+        largest = float((replayed["replayed"] - replayed["stored"]).abs().max())
+        typer.echo(
+            f"{equal} of {verify} replayed runs match the stored results. The largest difference "
+            f"of late accuracies is {largest:.2f} points."
+        )
     if policy is None:
         if not verify:
             raise ConfigError("Pass a policy name or a Python file, or use --verify.")
@@ -81,6 +85,7 @@ def gauntlet(
         result_folder.give_back(folder)
         raise
     label = str(scores.policy.values[-1])
+    typer.echo(f"{label}: {chosen!r}")
     table = standings.standings(scores, label)
     text = standings.formatted(table)
     scores.to_netcdf(folder / "scores.nc", engine="h5netcdf")

@@ -55,8 +55,9 @@ def start(folder: pathlib.Path, *arguments: str, **environment: str) -> str:
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-2000:]
-    # XLA writes long lines about every program from a cache.
-    assert len(ran.stderr) < 500, ran.stderr[:2000]
+    # On some processors, XLA logs long lines for every program that it loads (see the FAQ).
+    logged = [line for line in ran.stderr.splitlines() if "cpu_aot_loader" not in line]
+    assert len("".join(logged)) < 500, logged
     return ran.stdout
 
 

@@ -48,7 +48,8 @@ def gauntlet(
     Returns:
       Scores [policy, fleet, seed] of the board's policies, followed by those of ``policy``. If the
       board already has a policy with that name, ``policy`` is labelled ``NAME (yours)``. Scores
-      are NaN for fleets on which a policy cannot run.
+      are NaN for fleets on which a policy cannot run. The coordinate ``settings`` describes the
+      policies' parameters.
 
     Raises:
       ConfigError: if a name is unknown, the data set cannot be read, the policy cannot run on any
@@ -73,8 +74,9 @@ def gauntlet(
             print(f"Fleet {number} of {len(runnable)}: {name}", file=sys.stderr)
         readings[name] = play(found[name], {label: policy}, progress=progress)
     new = together(readings).map(_four_digits)  # rounded like stored scores, to keep ties
+    new = new.assign_coords(settings=("policy", [repr(policy)]))
     scores = xr.concat([kept, new], "policy", join="outer").reindex(fleet=list(found))
-    return scores.assign_attrs(policy=repr(policy), pause_jax=version("pause_jax"))
+    return scores.assign_attrs(pause_jax=version("pause_jax"))
 
 
 def verify(

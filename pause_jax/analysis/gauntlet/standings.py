@@ -14,6 +14,8 @@ import xarray as xr
 
 from pause_jax.analysis.comparison import listed
 from pause_jax.analysis.gauntlet.fleets import FLEETS, VERSION, YARDSTICK
+from pause_jax.base.spelling import nearest, shown
+from pause_jax.base.struct import ConfigError
 
 TIMES = ("early", "late")
 LEVEL = 0.05
@@ -32,7 +34,14 @@ def standings(scores: xr.Dataset, policy: str, against: str = YARDSTICK) -> pd.D
       is best), the number of ranked policies, the median lead over ``against`` in points, the
       endpoints of the lead's interval, and a mark (``*`` if the interval excludes 0). The last
       columns are the means of the other metrics.
+
+    Raises:
+      ConfigError: if the data set does not contain a policy with one of the names.
     """
+    for name in (policy, against):
+        if name not in scores.policy:
+            suggestion = nearest(name, scores.policy.values)
+            raise ConfigError(f"policy {shown(name)}: must be in the data set.{suggestion}")
     own = scores.sel(policy=policy)
     together = len(TIMES) * FLEETS
     columns: dict[str, object] = {}
