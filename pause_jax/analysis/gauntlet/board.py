@@ -19,8 +19,6 @@ from pause_jax.base.versions import version
 from pause_jax.config import validate
 from pause_jax.policies import PolicyConfig, named
 
-FOLDER = pathlib.Path(__file__).parent
-
 
 def gauntlet(
     policy: PolicyConfig | str,
@@ -153,7 +151,7 @@ def together(by_fleet: Mapping[str, xr.Dataset]) -> xr.Dataset:
 
 def path(track: str) -> pathlib.Path:
     """Return the file with the stored scores of a track."""
-    return FOLDER / f"{track}.nc"
+    return pathlib.Path(__file__).with_name(f"{track}.nc")
 
 
 def read(found: Mapping[str, Fleet], track: str, *, tuned: bool = False) -> xr.Dataset:

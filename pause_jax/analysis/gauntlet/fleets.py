@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,9 @@ from pause_jax.world.availability import Diurnal, Phones
 from pause_jax.world.latency import Network, Pareto, Switching, TwoGroups
 
 VERSION = 1
-# Tracks: the data sets on which clients train. Each track has all fleets.
+# Tracks: data sets on which clients train. ``digits`` has all fleets, and ``fashion`` these.
 TRACKS = ("digits", "fashion")
+FASHION = ("alike", "sizes", "labels", "spent", "measured", "unequal")
 SEEDS = 16
 # Number of fleets for the Bonferroni correction, even if a policy is run on only some of them.
 FLEETS = 14
@@ -119,6 +120,7 @@ def fleets(track: str = "digits", data_dir: str | None = None) -> dict[str, Flee
     return {
         name: Fleet(config, _by_label(samples) if config.learning == apart else samples, seconds)
         for name, (config, seconds) in worlds.items()
+        if track == "digits" or name in FASHION
     }
 
 
@@ -129,25 +131,19 @@ def _noise(budget: Schedule, sensitivity: float = 0.003) -> PerCoordinateLaplace
 @functools.cache
 def _fashion(data_dir: str | None) -> Dataset:
     """Return the first 1,500 training and 500 test images of Fashion-MNIST."""
-    whole = FashionMnist(data_dir=data_dir).load()
-    return Dataset.of(
-        np.asarray(whole.x_train)[:1500],
-        np.asarray(whole.y_train)[:1500],
-        np.asarray(whole.x_test)[:500],
-        np.asarray(whole.y_test)[:500],
-        pixel_max=int(whole.pixel_max) or None,
-    )
+    return _part(FashionMnist(data_dir=data_dir).load(), slice(1500), slice(500))
 
 
 def _by_label(samples: Dataset | None) -> Dataset:
     """Return a data set (default: Digits), sorted by label and split evenly among 30 clients."""
     whole = samples or Digits().load()
     order = np.argsort(np.asarray(whole.y_train), kind="stable")
-    return Dataset.of(
-        np.asarray(whole.x_train)[order],
-        np.asarray(whole.y_train)[order],
-        np.asarray(whole.x_test),
-        np.asarray(whole.y_test),
-        clients=np.arange(len(order)) * 30 // len(order),
-        pixel_max=int(whole.pixel_max) or None,
-    )
+    return _part(whole, order, slice(None), clients=np.arange(len(order)) * 30 // len(order))
+
+
+def _part(whole: Dataset, train: Any, test: slice, clients: np.ndarray | None = None) -> Dataset:
+    """Return the training and test samples of a data set that two indices select."""
+    inputs = np.asarray(whole.x_train)[train], np.asarray(whole.y_train)[train]
+    tests = np.asarray(whole.x_test)[test], np.asarray(whole.y_test)[test]
+    pixel_max = int(whole.pixel_max) or None
+    return Dataset.of(*inputs, *tests, clients=clients, pixel_max=pixel_max)
