@@ -87,7 +87,7 @@ def measure(configs: Mapping[str, SimConfig], keys: Array) -> xr.DataArray:
         if not config.track_regret or config.overlaps:
             raise ConfigError(
                 f"{name}: track_regret = {config.track_regret}, clock = {config.clock.name!r}: "
-                "regret requires True and synchronous. Set track_regret = True and clock = Synchronous()."
+                "must be True and synchronous. Set track_regret = True and clock = Synchronous()."
             )
 
     def one(name: str, config: SimConfig) -> xr.DataArray:

@@ -65,7 +65,7 @@ def fit(
         for law in found.laws
     ]
     columns = word("distribution, best first"), number("log density"), "parameters"
-    caption = "fastest, slowest: scales of the model's first and last clients, from a fit to all clients"
+    caption = "fastest, slowest: scales of the model's first and last client, fitted to all clients"
     console.print(make_table(columns, rows, caption=caption))
     # The true minimum is unknown, so use half of the lowest mean latency.
     least = 0.5 * float(found.mean.min())

@@ -37,7 +37,7 @@ def play(
 ) -> xr.Dataset:
     """Run policies in a fleet's worlds, and return the metrics in ``READINGS`` [policy, seed].
 
-    Each run ends at the later of the fleet's two times. ``seeds`` is a slice of the ``SEEDS`` worlds.
+    Runs end at the later of the fleet's two times. ``seeds`` is a slice of the ``SEEDS`` worlds.
     """
     early, late = fleet.seconds
     keys = jax.random.split(jax.random.key(0), SEEDS)[seeds]
