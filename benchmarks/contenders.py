@@ -47,8 +47,8 @@ CONTENDERS = {
         "flower",
         "flower",
         idle=False,
-        note="sends serialised models between processes. The start of its engine (Ray) and the "
-        "first round are not counted",
+        note="sends serialised models between processes. Its times exclude the first round "
+        "and the startup of its engine (Ray)",
     ),
     "FedJAX": Contender("fedjax_driver", "fedjax", compiles=True),
 }

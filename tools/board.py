@@ -84,10 +84,11 @@ def score(
         whole = board.together(in_order).reindex(policy=list(policies()))
         board.write(whole.assign_coords(settings=settings), found, track)
         jax.clear_caches()
-    whole = xr.load_dataset(board.path(track), engine="h5netcdf").sel(parameters="default")
-    draw(whole, picture(track))
+    default, tuned_scores = (board.read(found, track, tuned=each) for each in (False, True))
+    draw(default, picture(track))
     if track == "digits":
-        write_table(whole)
+        replace_table(table(default))
+    replace_table(gains(default, tuned_scores, track))
 
 
 def picture(track: str) -> Path:
@@ -215,13 +216,39 @@ def table(board: xr.Dataset) -> str:
     return "\n".join(rows)
 
 
-def write_table(board: xr.Dataset) -> None:
-    """Write the table into the guide "Which policy?", in place of the one that is there."""
-    text = table(board)
-    first, last = text.partition("\n")[0], f"| `{board.fleet.values[-1]}` |"
-    before, _, rest = PAGE.read_text("utf-8").partition(first)
-    after = rest.partition(last)[2].partition("\n")[2]
-    PAGE.write_text(f"{before}{text}\n{after}", "utf-8")
+def gains(default: xr.Dataset, tuned: xr.Dataset, track: str) -> str:
+    """Return a Markdown table of the tuned policies with the largest late leads over ``random``.
+
+    Leads are in percentage points, averaged over fleets and seeds.
+    """
+    rows = {}
+    for policy in [
+        str(name) for name in tuned.policy.values if tuned.settings.sel(policy=name) != "{}"
+    ]:
+        cells = []
+        for scores in (default, tuned):
+            lead = (scores.late - default.late.sel(policy=YARDSTICK)).sel(policy=policy)
+            ahead, behind = (int((sign * lead > 0).all("seed").sum()) for sign in (1, -1))
+            cells.append((float(lead.mean()), ahead, behind))
+        rows[policy] = cells
+    best = sorted(rows, key=lambda policy: -rows[policy][1][0])[:12]
+    head = f"| policy, on `{track}` | late lead | tuned | ahead, behind | tuned |"
+    lines = [head, "|---|---|---|---|---|"]
+    for policy in best:
+        (lead, *marks), (tuned_lead, *tuned_marks) = rows[policy]
+        counts = " | ".join(f"{ahead}, {behind}" for ahead, behind in (marks, tuned_marks))
+        lines.append(f"| `{policy}` | {lead:+.1f} | {tuned_lead:+.1f} | {counts} |")
+    return "\n".join(lines)
+
+
+def replace_table(text: str) -> None:
+    """Replace the table with the same header in the guide "Which policy?"."""
+    page = PAGE.read_text("utf-8")
+    before, header, rest = page.partition(text.partition("\n")[0])
+    if not header:
+        raise ValueError(f"{PAGE}: has no table with the header {text.splitlines()[0]}")
+    after = rest.partition("\n\n")[2]
+    PAGE.write_text(f"{before}{text}\n\n{after}", "utf-8")
 
 
 if __name__ == "__main__":

@@ -133,7 +133,7 @@ def cohort_value(
     clients: Int[Array, " m"],
     active: Bool[Array, " m"],
 ) -> Float[Array, ""]:
-    """Compute the minimum of ``index`` over the active clients plus the sum of their terms.
+    """Compute min(``index``) + sum(``terms``), both over the active ``clients``.
 
     With the UCB as ``index``, this is the energy, PAUSE (18). With realised speeds, this is the
     reward, PAUSE (9). With expected speeds, this is C^G of PAUSE (10). An empty cohort yields NaN.

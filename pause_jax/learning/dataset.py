@@ -266,7 +266,7 @@ def as_numbers(name: str, values: Any) -> NDArray[Any]:
 
 
 def as_count(name: str, value: Any, least: int) -> int:
-    """Convert ``value`` to an int, or raise ConfigError unless it is an integer >= ``least``."""
+    """Convert ``value`` to an int, or raise ConfigError if it is not an integer >= ``least``."""
     try:
         count = operator.index(value)
     except TypeError:

@@ -62,7 +62,7 @@ class Polaris(PolicyConfig):
 
     def build(self, context: Context) -> Policy:
         num_clients, m = context.num_clients, context.num_selected
-        # Use K p_k instead of p_k. A common factor of a and b does not change q.
+        # Use K p_k instead of p_k. Scaling a and b by a common factor does not change q.
         share = num_clients * context.data_size / jnp.sum(context.data_size)
         every = jnp.ones(num_clients)
         start = PolarisState(0.5 * every, 0.01 * every, jnp.zeros(num_clients, bool))

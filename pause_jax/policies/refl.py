@@ -34,12 +34,12 @@ class ReflState(NamedTuple):
 class Refl(PolicyConfig):
     """Selection of the clients least likely to be available in the next time slot.
 
-    The next slot lasts from mu to 2 mu seconds from now. After a round of D seconds, mu <- (1 -
-    alpha) D + alpha mu. All available clients report their probability of being available in the
-    slot. In the simulation, this probability is the smaller of the availability trace's forecasts
-    for the two ends of the slot (``Context.forecast``). The cohort has max(1, m - s) clients, where
-    s is the number of late updates that enter the next average (``stale_updates="next"``). Ties are
-    broken at random. All clients are tied if the run has no trace or its server has no clock.
+    The next slot is mu to 2 mu seconds from now. After a round of D seconds, mu <- (1 - alpha) D +
+    alpha mu. All available clients report their probability of being available in the slot. In the
+    simulation, this probability is the smaller of the availability trace's forecasts for the two
+    ends of the slot (``Context.forecast``). The cohort has max(1, m - s) clients, where s is the
+    number of late updates that enter the next average (``stale_updates="next"``). Ties are broken
+    at random. All clients are tied if the run has no trace or its server has no clock.
 
     Set ``Learning(stale_damping=0.35)`` to weight stale updates as in REFL.
 

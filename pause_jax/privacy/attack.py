@@ -212,7 +212,7 @@ def _discriminants(seen0: np.ndarray, seen1: np.ndarray) -> dict[str, Score]:
     mean0, mean1 = seen0.mean(axis=0), seen1.mean(axis=0)
     spread0, spread1 = (np.atleast_2d(np.cov(seen, rowvar=False)) for seen in (seen0, seen1))
     # If noise cancels in a combination of entries, the covariance is singular. The ridge makes the
-    # covariance invertible, and the noise-free combination still outweighs others a millionfold.
+    # covariance invertible, and the noise-free combination still has a million times more weight.
     entries = mean0.size
     ridge = 1e-6 * np.trace(spread0 + spread1) / entries + 1e-30
     ridge = ridge * np.eye(entries)

@@ -103,7 +103,7 @@ class GaussianMechanism(WholeUpdate):
     """Mechanism that clips the update to L2 norm C and adds normal noise to every coordinate.
 
     Formal guarantees:
-      Each eps_i protects the whole update. The guarantee is (eps_i, delta)-LDP
+      Each eps_i covers the whole update. The guarantee is (eps_i, delta)-LDP
       (replace-one). Two clipped updates differ by at most 2C in L2 norm. The analytic calibration
       of Balle and Wang 2018 (arXiv 1805.06530) sets sigma for this sensitivity and is valid for
       every eps_i. By basic composition, n releases are (sum of eps_i, n * delta)-LDP.

@@ -146,7 +146,7 @@ class PerCoordinateLaplace(Budgeted):
     """Mechanism of PAUSE, with Laplace(Delta / eps) noise on coordinates clamped to +-Delta/2.
 
     Formal guarantees:
-      Each eps_i protects a single coordinate. The guarantee is pure eps_i-LDP (replace-one).
+      Each eps_i covers a single coordinate. The guarantee is pure eps_i-LDP (replace-one).
       Two clamped values of a coordinate differ by at most Delta. The whole update of d coordinates
       is only d * eps_i-LDP (basic composition), so report d * eps_i for a whole update.
 
@@ -193,7 +193,7 @@ class L1Laplace(WholeUpdate):
     """Mechanism that clips the update to L1 norm C and adds Laplace(2C / eps) noise.
 
     Formal guarantees:
-      Each eps_i protects the whole update. The guarantee is pure eps_i-LDP (replace-one).
+      Each eps_i covers the whole update. The guarantee is pure eps_i-LDP (replace-one).
       Two clipped updates differ by at most 2C in L1 norm.
     """
 

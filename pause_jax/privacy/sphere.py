@@ -81,7 +81,7 @@ class PrivUnitG(WholeUpdate):
     """Mechanism that draws a normal vector, oversampling a cap around the update.
 
     Formal guarantees:
-      Each eps_i protects the whole update. The guarantee is pure eps_i-LDP (replace-one).
+      Each eps_i covers the whole update. The guarantee is pure eps_i-LDP (replace-one).
       The guarantee holds for any two unit vectors, without a sensitivity bound. Source: Asi,
       Feldman and Talwar 2022 (arXiv 2205.02466).
 
@@ -120,7 +120,7 @@ class DuchiL2(WholeUpdate):
     """Mechanism that draws a point on a large sphere, oversampling the update's hemisphere.
 
     Formal guarantees:
-      Each eps_i protects the whole update. The guarantee is pure eps_i-LDP (replace-one),
+      Each eps_i covers the whole update. The guarantee is pure eps_i-LDP (replace-one),
       for any two points in the ball of radius C, without relying on a sensitivity bound. The
       release is unbiased for the clipped update. The mean squared error is order-optimal for eps_i
       <= 1 but always above about 1.57 d C^2. Source: Duchi, Jordan and Wainwright 2018 (arXiv

@@ -39,9 +39,9 @@ def play(
 ) -> xr.Dataset:
     """Run policies in a fleet's worlds, and return the metrics in ``READINGS`` [policy, seed].
 
-    Runs end at the fleet's late time. ``settings`` changes the configs of policies, by path:
-    ``{"pause": {"reward.alpha": 10.0}}``. ``seeds`` is a slice of the ``SEEDS`` worlds of ``root``.
-    The board's worlds have root 0.
+    Runs end at the later of the fleet's two times. ``settings`` changes the configs of policies, by
+    path: ``{"pause": {"reward.alpha": 10.0}}``. ``seeds`` is a slice of the ``SEEDS`` worlds of
+    ``root``. The board's worlds have root 0.
     """
     early, late = fleet.seconds
     keys = jax.random.split(jax.random.key(root), SEEDS)[seeds]

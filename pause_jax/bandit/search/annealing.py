@@ -304,7 +304,7 @@ class Annealing(Search):
     Attributes:
       neighbourhood: ``pause``, ``alsa`` or ``vanilla``.
       steps: steps per chain and round (500 and 3,000 in the authors' small and large networks).
-      chains: number of independent chains. The best set of all chains is selected.
+      chains: number of independent chains. The best set found by any chain is selected.
       cooling: kappa, divisor of the temperature (1 in the paper; 30 or 70 in the authors' runs).
     """
 

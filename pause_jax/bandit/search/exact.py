@@ -195,7 +195,7 @@ class Exact(Search):
 
 
 def best_prefix(index: Array, weight: Array, num_selected: int) -> Array:
-    """Return the last place of the prefix that maximises its last index plus its m largest weights.
+    """Return the last position of the prefix with the largest last index plus m largest weights.
 
     The places after the first m are split into blocks. One scan passes the m largest weights from
     block to block. A second scan inserts the weights one by one, in all blocks in parallel.

@@ -33,7 +33,7 @@ _TABLES: dict[str, _Table] = {}
 
 
 class Intervals(AvailabilityTrace):
-    """Trace that connects each client during its intervals [start, end).
+    """Availability trace in which each client is online during its intervals [start, end).
 
     The CSV file has the header ``client,start,end`` and one line per interval: the client's id (a
     number or a name) and simulated seconds 0 <= start < end. Intervals of a client may overlap.
