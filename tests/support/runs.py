@@ -47,12 +47,13 @@ BANDIT = SimConfig(
     learning=None,
 )
 # With learning: unequal clients, some with more data than they may use, 8 rounds of which 3, 6 and
-# the last are evaluated.
+# the last are evaluated. The genie's search would double the time to compile.
 LEARN = SimConfig(
     num_clients=6,
     num_selected=2,
     num_rounds=8,
     eval_every=3,
+    track_regret=False,
     privacy=PerCoordinateLaplace(sensitivity=0.01),
     learning=Learning(
         data=Digits(num_train=240), partition=Dirichlet(), model=Linear(), max_steps=3
