@@ -31,16 +31,18 @@ pytestmark = pytest.mark.slow
 TINY = Digits(num_train=120)
 
 
-# Every class of policies, each kind of search, index and weights, and the one that reads losses in
-# place of asking. Others differ in numbers, in a walk's neighbourhood, or in what they ask.
-NAMES = (
-    *(policy.name for policy in POLICIES),
-    *("pause_exhaustive", "sa_pause", "rpow_d", "noise_sampling_unbiased", "random_by_data"),
+# Every class of policies, and the variant that reads losses instead of asking for them. The other
+# variants are another search, index or form of weights of a class, each with a test of its own.
+NAMES = (*(policy.name for policy in POLICIES), "rpow_d")
+VARIANTS = (
+    *("pause_exhaustive", "sa_pause", "noise_sampling_unbiased", "random_by_data"),
     *("pause_kl_ucb", "pause_ucb_v", "pause_thompson", "pause_discounted", "pause_useful_rate"),
 )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [*NAMES, *(pytest.param(name, marks=pytest.mark.nightly) for name in VARIANTS)]
+)
 def test_every_policy_keeps_its_contract(name):
     check_policy(QUICK[name])
 

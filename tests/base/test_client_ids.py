@@ -198,6 +198,8 @@ def test_folder_names_clients_by_files(tmp_path):
     data = Files(path=str(tmp_path)).load()
     assert data.client_ids == ("site0", "site2", "site10")
     np.testing.assert_array_equal(np.bincount(data.clients), [1, 3, 11])
+    np.testing.assert_array_equal(data.x_train[:, 0], np.repeat([0, 2, 10], [1, 3, 11]))
+    assert len(data.x_test) == 2
 
 
 # ---------------------------------------------------------------- what a run returns

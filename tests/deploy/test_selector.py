@@ -416,7 +416,7 @@ class KilledError(Exception):
     pass
 
 
-@pytest.mark.parametrize("first", range(9))
+@pytest.mark.parametrize("first", range(0, 9, 2))
 def test_killed_server_never_counts_too_few_releases(first, tmp_path):
     """The server saves before it sends and after it was told; clients keep ledgers of their own."""
     config = BASE.replace(
@@ -497,8 +497,9 @@ def test_clients_are_named_by_the_ids_of_the_data():
 def test_default_data_sizes_come_from_the_config():
     """Where sizes differ, equal ones would choose other clients than a simulation."""
     learning = Learning(
-        model=Linear(), partition=Dirichlet(concentration=0.5), max_steps=1, holdout=0.5
-    )
+        model=Linear(), partition=Dirichlet(concentration=0.5), max_steps=1, optimizer="sgd",
+        holdout=0.5,
+    )  # fmt: skip
     config = BASE.replace(policy=named("pause"), learning=learning)
     result = simulate(config, KEY, record=("clients",))
     seconds, present, _ = world(config)

@@ -328,16 +328,6 @@ def test_single_file_is_a_data_set(tmp_path):
     assert data.digest == direct.digest
 
 
-def test_folder_has_one_file_per_client(tmp_path):
-    for name, rows in (("b", slice(0, 20)), ("a", slice(20, 50))):
-        np.savez(tmp_path / f"{name}.npz", x=FEATURES[rows], y=LABELS[rows])
-    np.savez(tmp_path / "test.npz", x=FEATURES[:9], y=LABELS[:9])
-    data = Files(path=str(tmp_path)).load()
-    assert len(data.x_test) == 9
-    np.testing.assert_array_equal(np.bincount(data.clients), [30, 20])
-    np.testing.assert_allclose(data.x_train[:30], FEATURES[20:], rtol=1e-6)
-
-
 def write(folder, name, **arrays):
     np.savez(folder / name, **arrays)
     return folder

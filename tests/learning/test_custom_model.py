@@ -122,7 +122,14 @@ def test_custom_module_learns_and_reports_its_running_statistics(model, names):
 
 @pytest.mark.parametrize(
     ("model", "more"),
-    [(LINEN, {"server": FedYogi(rate=0.1), "schedule": StepDecay(every=3)}), (NNX, {})],
+    [
+        pytest.param(
+            LINEN,
+            {"server": FedYogi(rate=0.1), "schedule": StepDecay(every=3)},
+            marks=pytest.mark.nightly,
+        ),
+        (NNX, {}),
+    ],
 )
 def test_custom_module_keeps_the_learner_contract(model, more, tmp_path):
     np.savez(tmp_path / "data.npz", x=FEATURES, y=LABELS)
@@ -402,6 +409,7 @@ def test_metric_with_a_reserved_name_is_refused(name, words):
         sweep(taken, KEY, data=DATA, progress=False)
 
 
+@pytest.mark.nightly
 def test_characters_are_learnt_by_natural_clients():
     config = SimConfig(
         num_clients=20, num_selected=3, num_rounds=6, eval_every=6, track_regret=False,

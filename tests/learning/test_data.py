@@ -108,6 +108,7 @@ def test_mnist_has_the_published_content(shared, forget):
     np.testing.assert_array_equal(np.bincount(data.y_train), zero_to_nine)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("config", "shape", "means"),
     [

@@ -91,8 +91,9 @@ def test_iid_gives_equal_disjoint_shares(num_samples, num_clients):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dominant_share", [0.0, 0.25, 1.0])
-@pytest.mark.parametrize("concentration", [0.05, 3.0, 100.0])
+@pytest.mark.parametrize(
+    ("concentration", "dominant_share"), [(0.05, 0.0), (0.05, 1.0), (3.0, 0.25), (100.0, 1.0)]
+)
 @pytest.mark.parametrize(("num_samples", "num_clients"), [(700, 7), (40, 40)])
 def test_dirichlet_assigns_every_sample_once(
     num_samples, num_clients, concentration, dominant_share
@@ -186,13 +187,6 @@ def test_frequent_label_is_not_reserved():
     np.testing.assert_allclose(np.mean(shares, axis=0)[:, 0], 0.6, atol=0.02)
 
 
-@pytest.mark.parametrize(("config", "handed_out"), [(Dirichlet(), 400), (Iid(), 396)])
-def test_float_targets_have_no_dominant_label(config, handed_out):
-    targets = np.linspace(-1, 1, 500).astype(np.float32)
-    for partition in each(draw(config, targets, 400, 9)):
-        assert_valid(partition, 500, handed_out)
-
-
 @pytest.mark.parametrize("config", [Iid(), Dirichlet(min_quality=0.5)])
 def test_subset_of_samples_comes_from_the_whole_set(config):
     partitions = draw(config, BALANCED, 700, 7)
@@ -202,9 +196,12 @@ def test_subset_of_samples_comes_from_the_whole_set(config):
 @pytest.mark.parametrize("concentration", [0.5, 3.0])
 def test_sizes_have_the_moments_of_a_dirichlet_distribution(concentration):
     num_samples, num_clients = 800, 8
-    targets = np.zeros(num_samples, np.float32)
+    targets = np.linspace(-1, 1, num_samples).astype(np.float32)  # none is dominant
     config = Dirichlet(concentration=concentration)
-    size = draw(config, targets, num_samples, num_clients, draws=1500).size
+    drawn = draw(config, targets, num_samples, num_clients, draws=1500)
+    for partition in each(drawn)[:20]:
+        assert_valid(partition, num_samples, num_samples)
+    size = drawn.size
     share = (size - 1) / (num_samples - num_clients)
     standard_error = share.std(axis=0) / np.sqrt(len(share))
     assert np.all(np.abs(share.mean(axis=0) - 1 / num_clients) < 4.5 * standard_error)
@@ -247,14 +244,14 @@ def test_share_weighs_sizes_by_quality():
 # ---------------------------------------------------------------- skewed labels
 
 
-@pytest.mark.parametrize(("num_clients", "number"), [(1, 1200), (10, 1200), (100, 333)])
+@pytest.mark.parametrize(("num_clients", "number"), [(10, 1200), (100, 333)])
 @pytest.mark.parametrize("config", [Shards(), Shards(per_client=3), DirichletLabels()])
 def test_skewed_partitions_are_disjoint(config, num_clients, number):
     dealt = number
     if isinstance(config, Shards):
         shards = num_clients * config.per_client
         dealt = number // shards * shards
-    for partition in each(draw(config, BALANCED, number, num_clients, draws=3)):
+    for partition in each(draw(config, BALANCED, number, num_clients, draws=80))[:3]:
         assert_valid(partition, len(BALANCED), dealt)
         assert partition.size.max() <= config.max_size(number, num_clients)
         assert isinstance(config, DirichletLabels) or np.ptp(partition.size) == 0

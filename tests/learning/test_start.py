@@ -144,7 +144,7 @@ def run(trained):
     return simulate(config(trained=trained), KEY, DATA)
 
 
-@pytest.mark.parametrize("trained", ["all", "head", LORA])
+@pytest.mark.parametrize("trained", ["all", LORA])
 @pytest.mark.parametrize("kind", [".npz", SAFETENSORS])
 def test_a_run_from_saved_weights_starts_where_the_other_ended(tmp_path, trained, kind):
     first = run(trained)

@@ -42,8 +42,8 @@ RNG = np.random.default_rng(0)
 
 
 NOISY = {
-    "head": {"trained": "head", "server": FedAdam(rate=0.1), "keep_optimizer_state": True},
-    "pattern": {"trained": "hidden_0/", "optimizer": "adam", "proximal": 0.1},
+    "head": {"trained": "head", "server": FedAdam(rate=0.1)},
+    "pattern": {"trained": "hidden_0/", "optimizer": "adam", "keep_optimizer_state": True},
     "lora": {"trained": LORA},
 }
 
@@ -188,8 +188,7 @@ def test_output_layer_of_a_policy_is_within_the_trained_head():
 
 
 def test_a_learner_of_a_part_keeps_the_contract():
-    changes = {"keep_optimizer_state": True, "optimizer": "adam", "max_steps": 2}
-    check_learner(learning(trained=LORA, **changes))
+    check_learner(learning(trained=LORA, max_steps=2))
 
 
 # --- any model

@@ -75,7 +75,9 @@ def test_config_file_round_trips_a_custom_policy(policy):
 
 def test_command_line_loads_a_custom_policy(file, tmp_path):
     arguments = ["compare", "--load", str(file), "--policies", "epsilon_greedy", "--rounds", "6"]
-    arguments += ["--set", "learning=none", "--set", "privacy=none", "--seeds", "1"]
+    for change in ("learning=none", "privacy=none", "track_regret=false", "num_clients=8"):
+        arguments += ["--set", change]
+    arguments += ["--seeds", "1"]
     arguments += ["--out", str(tmp_path), "--no-figures", "--no-report"]
     result = CliRunner().invoke(program(), arguments)
     assert result.exit_code == 0, result.output

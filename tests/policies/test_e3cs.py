@@ -1,4 +1,4 @@
-"""E3CS against a slow oracle, against published errors, and in the long run."""
+"""E3CS against a slow oracle, and in the long run."""
 
 import functools
 
@@ -44,9 +44,9 @@ def played():
     return tuple(play(policy(), available, observe))
 
 
-def replay(bug=""):
+def replay():
     """The oracle before each round of our run, having learned from our choices."""
-    slow = oracle.E3cs(K, M, CONFIG.quota, CONFIG.rate, bug)
+    slow = oracle.E3cs(K, M, CONFIG.quota, CONFIG.rate)
     for each in played():
         yield slow, each
         slow.update(each.available, each.chosen, ARRIVED[each.round - 1])
@@ -86,15 +86,6 @@ def test_weights_and_probabilities_match_the_oracle():
     assert few > 0
 
 
-@pytest.mark.parametrize("bug", ["cut", "everyone", "unweighted", "full"])
-def test_oracle_mutants_give_different_probabilities(bug):
-    gaps = []
-    for each in zip(replay(), replay(bug), strict=True):
-        right, wrong = (slow.probabilities(played.available)[0] for slow, played in each)
-        gaps.append(np.abs(right - wrong).max())
-    assert max(gaps) > 0.05
-
-
 def test_draws_have_the_exact_probabilities_unlike_sequential_draws():
     p, each = [(slow.probabilities(each.available)[0], each) for slow, each in replay()][-2]
     ours = drawn(policy().select, 20_000, each.state, ROUNDS, each.available)
@@ -126,6 +117,7 @@ LONG = SimConfig(
 )  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_returning_clients_are_preferred_and_the_floor_holds():
     def run(policy):
         record = ("in_time", "counts")

@@ -38,9 +38,9 @@ def masks(rounds, probability, num_clients=K):
     return np.random.default_rng(0).random((rounds, num_clients)) < np.asarray(probability)
 
 
-def replay(bug=""):
+def replay():
     """(oracle, available, our weights, our rates before, our cohort) of each round."""
-    slow, available = oracle.F3ast(SIZES, M, CONFIG.forgetting, bug), masks(ROUNDS, 0.6)
+    slow, available = oracle.F3ast(SIZES, M, CONFIG.forgetting), masks(ROUNDS, 0.6)
     played = jax.device_get(whole(CONFIG, available))
     for here, weight, rate in zip(available, *played, strict=True):
         yield slow, here, weight, rate, np.flatnonzero(weight > 0).tolist()
@@ -68,19 +68,6 @@ def test_rates_cohorts_and_weights_match_the_oracle():
         np.testing.assert_allclose(weight[chosen], slow.step(chosen), rtol=1e-4)
         sizes.add(len(chosen))
     assert sizes >= {M - 1, M}
-
-
-@pytest.mark.parametrize("bug", ["absent", "early", "variance"])
-def test_oracle_mutants_are_detected(bug):
-    other = 0
-    for slow, available, weight, _, chosen in replay(bug):
-        cohort = slow.choose(available)
-        theirs = np.zeros(K)
-        theirs[chosen] = slow.step(chosen)
-        other += (
-            set(cohort) != set(chosen) if bug != "early" else np.abs(theirs - weight).max() > 0.01
-        )
-    assert other > 5
 
 
 def test_first_round_is_uniform():

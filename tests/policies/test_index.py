@@ -139,7 +139,7 @@ class Erratic(Latency):
         return jnp.where(jnp.arange(num_clients) % 2 == 0, 0.1, 0.255)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_useful_rate_yields_more_useful_updates_than_mean_speed():
     config = SimConfig(
         num_clients=20, num_selected=1, num_rounds=600, latency=Erratic(), learning=None,
@@ -170,7 +170,7 @@ def total_regret():
     return runs.regret.isel(seed=0).sum("round")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("rule", INDEX_RULES)
 def test_every_index_has_far_less_regret_than_random(rule, total_regret):
     pause, random = (total_regret.sel(config=name) for name in (rule.name, "random"))

@@ -72,6 +72,7 @@ def test_every_cohort_maximises_index_plus_marginal_reward():
         total[list(cohort)] += 0.05 / latency
 
 
+@pytest.mark.nightly
 def test_mixture_earns_the_reward_of_the_best_mixture_and_the_genie_does_not():
     rounds = 3000
     best = best_mixture.best_of_blocks().rate

@@ -1,7 +1,6 @@
 """Polaris against a slow oracle and a general solver, against errors, and at its limits."""
 
 import functools
-import itertools
 
 import jax
 import numpy as np
@@ -82,9 +81,9 @@ def played():
     return tuple(play(policy(), available, observe))
 
 
-def replay(bug=""):
+def replay():
     """(oracle, available, our state) before each round."""
-    slow = oracle.Polaris(SIZES, CONFIG.size_weight, CONFIG.staleness_weight, CONFIG.optimism, bug)
+    slow = oracle.Polaris(SIZES, CONFIG.optimism)
     for each in played():
         yield slow, each.available, each.state
         (clients, _), active, seen = each.selection, each.selection.active, each.seen
@@ -100,16 +99,6 @@ def test_state_matches_the_oracle():
         assert np.flatnonzero(~np.asarray(state.explored)).tolist() == sorted(slow.unexplored)
         seen |= set(np.round(slow.staleness, 2))
     assert seen == {0.01, 0.1, 1.1}
-
-
-@pytest.mark.parametrize("bug", ["cohort", "forgets", "square"])
-def test_oracle_mutants_give_different_probabilities(bug):
-    gaps = []
-    rounds = itertools.islice(zip(replay(), replay(bug), strict=True), 0, None, 4)
-    for (right, here, _), (wrong, *_) in rounds:
-        one, other = (oracle.chances(*(x[here] for x in slow.terms())) for slow in (right, wrong))
-        gaps.append(np.abs(one - other).max())
-    assert max(gaps) > 0.05
 
 
 def test_cohorts_are_drawn_with_these_probabilities():

@@ -16,7 +16,6 @@ from pause_jax.config import canonical, validate
 from pause_jax.learning import Partition
 from pause_jax.policies import (
     NAMED,
-    Answer,
     Bsfl,
     E3cs,
     F3ast,
@@ -43,9 +42,8 @@ K, M = 7, 3
 SIZES = np.asarray([5, 1, 9, 3, 20, 2, 10])
 # The smallest have the best data: weights by size are not those by quality.
 QUALITY = np.asarray([0.75, 1.0, 0.5, 1.0, 0.25, 0.75, 0.5])
-# The files of the other policies hold them to these rules; all meet test_contracts.py.
+# Policies that weigh by data size and have no file of their own. All meet test_contracts.py.
 BY_SIZE = ("all", "bsfl", "fastest", "genie", "pause", "random")
-POLICIES = (*BY_SIZE, "fedcor", "greedyfed", "noise_sampling", "round_robin")
 
 
 def test_every_policy_has_a_description():
@@ -86,11 +84,6 @@ def played(config: SimConfig, key: Any, available: Any, latency: Any) -> Any:
     def play(state: Any, inputs: Any) -> Any:
         round, available, latency = inputs
         round_key = jax.random.fold_in(key, round)
-        if policy.query is not None:
-            # Losses grow with the client's number.
-            clients, asked = policy.query.ask(round_key, state, round, available)
-            answer = Answer(loss=1.0 + clients, features=jnp.ones((clients.shape[0], 1)))
-            state = policy.query.receive(state, clients, asked, answer)
         selection, _ = policy.select(round_key, state, round, available)
         seen = observation(latency[selection.clients], loss=latency[selection.clients])
         return policy.update(state, selection, seen), selection
@@ -114,7 +107,7 @@ def play(config: SimConfig) -> Any:
     return jax.device_get(played(canonical(config), keys, MASKS, latency))
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", BY_SIZE)
 def test_cohorts_weights_and_statistics_follow_availability_and_data(name):
     config = network(name)
     clients, weights, state = play(config)
@@ -127,12 +120,9 @@ def test_cohorts_weights_and_statistics_follow_availability_and_data(name):
     np.testing.assert_array_equal(weights > 0, present)
     slots = np.minimum(MASKS.sum(axis=-1), config.cohort_size)
     np.testing.assert_array_equal(present.sum(axis=-1), slots)
-    total = weights.sum(axis=-1, dtype=np.float64)
-    np.testing.assert_allclose(total, np.where(slots, 1, 0), rtol=1e-5)
-    if name in BY_SIZE:
-        size = np.where(present, SIZES[clients], 0)
-        expected = size / np.maximum(size.sum(axis=-1, keepdims=True), 1)
-        np.testing.assert_allclose(weights, expected, rtol=1e-5)
+    size = np.where(present, SIZES[clients], 0)
+    expected = size / np.maximum(size.sum(axis=-1, keepdims=True), 1)
+    np.testing.assert_allclose(weights, expected, rtol=1e-5)
     if isinstance(state, ClientStats):
         counts = ((clients[..., None] == np.arange(K)) & present[..., None]).sum(axis=(1, 2))
         np.testing.assert_array_equal(state.counts, counts)
@@ -234,21 +224,13 @@ def test_policy_names_resolve_to_configs():
     ("policy", "words"),
     [
         (E3cs(quota=1.5), r"policy.quota = 1.5: must be .*<= 1"),
-        (E3cs(rate=0.0), r"policy.rate = 0.0: must be .*> 0"),
         (E3cs(schedule="soon"), r"policy.schedule = 'soon': must be one of constant, late"),
-        (F3ast(forgetting=0.0), r"policy.forgetting = 0.0: must be"),
         (F3ast(forgetting=1.5), r"policy.forgetting = 1.5: must be"),
         (FedCor(interval=1), r"policy.interval = 1: must be a whole number, >= 2"),
-        (FedCor(warmup=0), r"policy.warmup = 0: must be a whole number, >= 1"),
         (FedCor(discount=1.5), r"policy.discount = 1.5: must be a .*<= 1"),
-        (FedCor(annealing=0.0), r"policy.annealing = 0.0: must be a .*> 0"),
         (HicsFl(clusters=0), r"policy.clusters = 0: must be a whole number, >= 1"),
-        (HicsFl(temperature=0.0), r"policy.temperature = 0.0: must be a .*> 0"),
-        (Polaris(size_weight=0.0), r"policy.size_weight = 0.0: must be"),
-        (Polaris(staleness_weight=-1.0), r"policy.staleness_weight = -1.0: must be"),
         (Polaris(optimism=0.0), r"policy.optimism = 0.0: must be"),
         (Refl(memory=1.5), r"policy.memory = 1.5: must be"),
-        (Refl(query_seconds=-1.0), r"policy.query_seconds = -1.0: must be"),
         (Bsfl(left_of="largest"), r"policy.left_of = 'largest': must be 'own' for Bsfl"),
         (FedCs(candidates=2), r"candidates = 2: must be >= num_selected"),
         (PowerOfChoice(candidates=3), r"candidates = 3: must be >= num_selected"),

@@ -228,7 +228,7 @@ def test_equal_budgets_without_learning_draw_by_data():
     assert off(chosen, M * SHARE).max() < 4.5
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_clients_with_small_budgets_participate_less():
     law = Tiers(values=(0.25, 4.0), shares=(0.5, 0.5))
     budget = Geometric(total_epsilon=20.0, decay=0.01, law=law)

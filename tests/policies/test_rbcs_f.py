@@ -1,4 +1,4 @@
-"""RBCS-F against a slow oracle and brute force, against published errors, and in the long run."""
+"""RBCS-F against a slow oracle, against brute force, and in the long run."""
 
 import functools
 
@@ -20,7 +20,6 @@ SIZES = [1, 2, 2, 3, 4, 5, 8]
 CONFIG = RbcsF(latency_weight=2.0, fairness=0.9, exploration=0.4, ridge=0.5)
 # Wide bounds, so that whole cohorts lie below 0.
 WIDE = CONFIG.replace(exploration=2.0)
-BUGS = ["gram_width", "scalar", "uncut", "late", "moment"]
 
 
 @functools.cache
@@ -45,7 +44,7 @@ def played(config):
     return tuple((each, features[each.round - 1], np.asarray(bound(each.state))) for each in rounds)
 
 
-def replay(bug="", config=CONFIG):
+def replay(config=CONFIG):
     """(oracle, round, available clients, our bounds) of our run, from which the oracle learns."""
     slow = oracle.RbcsF(
         K,
@@ -55,7 +54,6 @@ def replay(bug="", config=CONFIG):
         latency_weight=config.latency_weight,
         exploration=config.exploration,
         ridge=config.ridge,
-        bug=bug,
     )
     for each, features, bounds in played(config):
         slow.receive(features)
@@ -65,7 +63,7 @@ def replay(bug="", config=CONFIG):
 
 @pytest.mark.parametrize("config", [CONFIG, WIDE], ids=["narrow", "wide"])
 def test_bounds_and_queues_match_the_oracle(config):
-    for slow, each, here, bounds in replay(config=config):
+    for slow, each, here, bounds in replay(config):
         np.testing.assert_allclose(each.state.queue, slow.queue, atol=1e-5)
         np.testing.assert_allclose(bounds[here], np.array(slow.bounds())[here], atol=2e-5)
 
@@ -73,13 +71,12 @@ def test_bounds_and_queues_match_the_oracle(config):
 @pytest.mark.parametrize("config", [CONFIG, WIDE], ids=["narrow", "wide"])
 def test_every_cohort_is_optimal_in_its_round(config):
     sizes, better_than_queues, better_than_times = set(), 0, 0
-    for slow, each, available, _ in replay(config=config):
+    for slow, each, available, _ in replay(config):
         best, _ = slow.brute_force(available)
         bounds = slow.bounds()
         assert set(each.chosen) <= set(available)
         assert len(each.chosen) == min(M, len(available))
         np.testing.assert_allclose(slow.objective(each.chosen, bounds), best, atol=1e-4)
-        np.testing.assert_allclose(slow.divide_and_conquer(available)[0], best, atol=1e-12)
         sizes.add(len(each.chosen))
         for_queue = sorted(available, key=lambda k: -slow.queue[k])[:M]
         for_time = sorted(available, key=lambda k: bounds[k])[:M]
@@ -89,25 +86,6 @@ def test_every_cohort_is_optimal_in_its_round(config):
     assert better_than_queues > 10
     assert better_than_times > 10
     assert sizes >= {M - 1, M}
-
-
-@pytest.mark.parametrize("bug", BUGS)
-def test_published_errors_change_the_cohorts(bug):
-    config = WIDE if bug == "uncut" else CONFIG
-    lost = 0
-    both = zip(replay("", config), replay(bug, config), strict=True)
-    for (right, _, available, _), (wrong, *_) in both:
-        _, cohort = wrong.brute_force(available)
-        best, _ = right.brute_force(available)
-        lost += right.objective(cohort, right.bounds()) > best + 1e-3
-    assert lost >= 3
-
-
-@pytest.mark.parametrize("bug", BUGS)
-def test_published_errors_change_the_bounds(bug):
-    runs = replay(bug)
-    off = [np.abs(bounds - wrong.bounds())[here].max() for wrong, _, here, bounds in runs]
-    assert max(off) > 0.05
 
 
 def test_only_available_clients_report():
@@ -128,6 +106,7 @@ def test_only_available_clients_report():
 LONG = SimConfig(num_clients=20, num_selected=5, num_rounds=3000, learning=None, track_regret=False)
 
 
+@pytest.mark.nightly
 def test_every_client_reaches_the_target_rate():
     for fairness in (0.0, 0.5, 1.0):
         config = LONG.replace(policy=RbcsF(fairness=fairness))

@@ -1,4 +1,4 @@
-"""Clustered sampling by similarity in whole numbers and fractions, and the published program's."""
+"""Clustered sampling by similarity in whole numbers and fractions."""
 
 import collections
 from fractions import Fraction
@@ -54,28 +54,6 @@ def matrix(bins, num_clients):
         for i, value in bin.items():
             row[i] = float(value)
     return rows
-
-
-def published_marginals(sizes, m):
-    """Sum of the rows of the published program / m, for clients that are groups of their own.
-
-    Its largest m groups seed the bins even if one is larger than a bin, and a draw normalises.
-    """
-    mass = sorted(((Fraction(m * n, sum(sizes)), i) for i, n in enumerate(sizes)))
-    seeds, others = mass[len(mass) - m :], mass[: len(mass) - m]
-    bins = [collections.defaultdict(Fraction, {i: value}) for value, i in seeds]
-    k = 0
-    for value, i in others:
-        while value and k < m:
-            some = min(value, max(1 - sum(bins[k].values()), Fraction(0)))
-            bins[k][i] += some
-            value -= some
-            k += sum(bins[k].values()) >= 1
-    total = [Fraction(0)] * len(sizes)
-    for bin in bins:
-        for i, value in bin.items():
-            total[i] += value / sum(bin.values()) / m
-    return total
 
 
 def ward_merges(distance):

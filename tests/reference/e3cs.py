@@ -1,6 +1,4 @@
-"""E3CS in plain NumPy, float64, from the paper's text; and the errors of a public copy."""
-
-import math
+"""E3CS in plain NumPy, float64, from the paper's text."""
 
 import numpy as np
 
@@ -12,13 +10,10 @@ class E3cs:
       num_clients, m: K and m.
       quota: the floor sigma is quota m / K.
       rate: eta.
-      bug: "" or an error: cut: a probability above 1 is cut, and the others do not get the rest;
-        everyone: clients that were not chosen learn too (both public: flsim-E3CS-impl);
-        unweighted: x = 1 in place of 1 / p; full: those of probability 1 learn too.
     """
 
-    def __init__(self, num_clients, m, quota, rate, bug=""):
-        self.m, self.quota, self.rate, self.bug = m, quota, rate, bug
+    def __init__(self, num_clients, m, quota, rate):
+        self.m, self.quota, self.rate = m, quota, rate
         self.log_weight = np.zeros(num_clients)
 
     def probabilities(self, available):
@@ -34,9 +29,6 @@ class E3cs:
         rest = m - len(pool) * sigma
         share = sigma + rest * w / w.sum()
         over[pool] = share > 1
-        if self.bug == "cut":
-            p[pool] = np.minimum(share, 1)
-            return p, over
         # w' = min(w, cap), with the largest cap for which no probability exceeds 1.
         low, high = 0.0, w.max()
         for _ in range(200):
@@ -54,9 +46,6 @@ class E3cs:
         pool = np.flatnonzero(available)
         m = min(self.m, len(pool))
         sigma = self.quota * m / max(len(pool), 1)
-        for k in pool if self.bug == "everyone" else chosen:
-            if arrived[k] and (not over[k] or self.bug == "full"):
-                x = 1.0 if self.bug == "unweighted" else 1 / p[k]
-                self.log_weight[k] += math.log(
-                    math.exp((m - len(pool) * sigma) * self.rate * x / len(pool))
-                )
+        for k in chosen:
+            if arrived[k] and not over[k]:
+                self.log_weight[k] += (m - len(pool) * sigma) * self.rate / p[k] / len(pool)

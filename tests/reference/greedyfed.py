@@ -1,19 +1,4 @@
-"""Shapley values from their definition, and along given permutations with truncation."""
-
-import itertools
-import math
-
-
-def exact(value, size):
-    """The mean over all orders of what each adds; ``value`` takes a frozenset."""
-    worth = [0.0] * size
-    for k in range(size):
-        others = [i for i in range(size) if i != k]
-        for number in range(size):
-            share = 1 / size / math.comb(size - 1, number)
-            for some in itertools.combinations(others, number):
-                worth[k] += share * (value(frozenset(some) | {k}) - value(frozenset(some)))
-    return worth
+"""Shapley values along given permutations with truncation."""
 
 
 def along(value, orders, tolerance):

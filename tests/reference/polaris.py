@@ -1,4 +1,4 @@
-"""Polaris in plain NumPy, float64, from the paper's problem; and the errors of its program."""
+"""Polaris in plain NumPy, float64, from the paper's problem."""
 
 import numpy as np
 from scipy.optimize import minimize
@@ -29,41 +29,26 @@ def chances(size, stale, *, in_logs=False):
 
 
 class Polaris:
-    """What the server knows of each client, and the terms of the problem.
+    """What the server knows of each client.
 
     Args:
       sizes: samples of each client.
-      beta, gamma, alpha: weights of size and staleness, optimism for the unexplored.
-      bug: "" or an error: cohort: p_k is the share in the cohort for those that returned, 1 / K
-        for the others (the program); forgets: unexplored clients keep the bound they started with;
-        square: G in place of G^2 in the first term.
+      alpha: optimism for the unexplored.
     """
 
-    def __init__(self, sizes, beta, gamma, alpha, bug=""):
-        self.sizes = np.asarray(sizes, float)
-        self.beta, self.gamma, self.alpha, self.bug = beta, gamma, alpha, bug
-        n = len(sizes)
-        self.share = np.full(n, 1 / n) if bug == "cohort" else self.sizes / self.sizes.sum()
+    def __init__(self, sizes, alpha):
+        self.alpha, n = alpha, len(sizes)
         self.bound, self.staleness = np.full(n, 0.5), np.full(n, 0.01)
         self.unexplored = set(range(n))
-
-    def terms(self):
-        power = 1 if self.bug == "square" else 2
-        return (
-            self.beta * self.share**2 * self.bound**power,
-            self.gamma * self.share**2 * self.staleness**2 * self.bound,
-        )
 
     def update(self, received, late):
         """From the updates received in time, by client, and the clients whose are late."""
         norms = {k: float(np.sqrt(np.sum(np.square(u)))) for k, u in received.items()}
         self.unexplored -= set(norms)
-        if norms and self.bug != "forgets":
+        if norms:
             for k in self.unexplored:
                 self.bound[k] = self.alpha * np.mean(list(norms.values()))
         for k, norm in norms.items():
             self.bound[k], self.staleness[k] = norm, 0.1
-            if self.bug == "cohort":
-                self.share[k] = self.sizes[k] / sum(self.sizes[j] for j in norms)
         for k in late:
             self.staleness[k] = 1.1

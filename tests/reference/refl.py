@@ -1,4 +1,4 @@
-"""REFL's choice and its weights of stale updates in plain NumPy, from the paper; and errors."""
+"""REFL's choice and its weights of stale updates in plain NumPy, from the paper."""
 
 import numpy as np
 
@@ -10,38 +10,25 @@ class Refl:
       m: cohort size.
       alpha: of the mean duration.
       slot: its first value, seconds.
-      bug: "" or an error: never: clients that leave within this slot count as those that stay
-        (the program); short: one client less unless more are preferred than are wanted (the
-        program takes the size of a list less one); lost: lost updates count as stragglers that
-        are due; now: the slot begins now.
     """
 
-    def __init__(self, m, alpha, slot, bug=""):
-        self.m, self.alpha, self.slot, self.bug = m, alpha, slot, bug
+    def __init__(self, m, alpha, slot):
+        self.m, self.alpha, self.slot = m, alpha, slot
         self.clock, self.due = 0.0, 0
 
     def priority(self, present):
         """The smaller, the earlier chosen; ``present``: (client, time) -> bool, for all clients."""
-        n, start = present(self.clock).shape[0], self.clock + self.slot
-        if self.bug == "now":
-            start = self.clock
-        stays = present(start) & present(start + self.slot)
-        if self.bug == "never":
-            leaves_now = ~present(start)
-            return np.where(leaves_now, np.ones(n), stays.astype(float))
-        return stays.astype(float)
+        start = self.clock + self.slot
+        return (present(start) & present(start + self.slot)).astype(float)
 
-    def target(self, available, priority):
-        wanted = min(max(self.m - self.due, 1), int(np.sum(available)))
-        if self.bug == "short" and np.sum(available & (priority == 0)) <= wanted:
-            wanted = max(wanted - 1, 0)
-        return wanted
+    def target(self, available):
+        return min(max(self.m - self.due, 1), int(np.sum(available)))
 
-    def update(self, lasted, late, lost, clock):
-        """From a round's duration (None if nobody took part) and numbers of late and lost."""
+    def update(self, lasted, late, clock):
+        """From a round's duration (None if nobody took part) and the number of late updates."""
         if lasted is not None:
             self.slot = (1 - self.alpha) * lasted + self.alpha * self.slot
-        self.due = late + (lost if self.bug == "lost" else 0)
+        self.due = late
         self.clock = clock
 
 

@@ -101,11 +101,8 @@ def at(concurrency: int, buffer: int, open_slots: int | None = None, **rest) -> 
 SPENT = PerCoordinateLaplace(sensitivity=0.03, budget=Uniform(total_epsilon=900.0, horizon=2.0))
 WITHOUT = BASE.replace(learning=None)
 CONFIGS = {
-    "fedbuff": BASE.replace(policy=Random(), clock=at(5, 3)),
+    "fedbuff": BASE.replace(policy=Random(), clock=at(5, 3, staleness=Polynomial(exponent=1.0))),
     "absences": BASE.replace(policy=Random(), availability=0.35, clock=at(5, 3)),
-    "fedasync": BASE.replace(
-        policy=Random(), privacy=NoPrivacy(), clock=at(4, 1, staleness=Polynomial(exponent=1.0))
-    ),
     "everybody_under_way": WITHOUT.replace(
         policy=Random(),
         latency=SpeedNormal(),
@@ -125,7 +122,7 @@ CONFIGS = {
     "losses": BASE.replace(policy=LargestLoss(), clock=at(2, 3)),
     "more_slots_than_buffer": BASE.replace(policy=Pause(), clock=at(6, 2, 3)),
     "pairs": BASE.replace(
-        policy=Pause(), availability=0.4, dropout=0.3, num_rounds=9, clock=at(5, 3, 2)
+        policy=Random(), availability=0.4, dropout=0.3, num_rounds=9, clock=at(5, 3, 2)
     ),
     "paced_pairs": BASE.replace(
         policy=Random(), num_rounds=14, dropout=0.3, clock=at(4, 8, 2, pace=3.0)

@@ -21,7 +21,7 @@ from tests.support.runs import KEY, assert_close, assert_same_bits
 pytestmark = pytest.mark.slow
 
 BANDIT = runs.BANDIT.replace(policy=NAMED["random"], track_regret=False)
-SHORT = runs.LEARN.replace(num_rounds=6, eval_every=2)
+SHORT = runs.LEARN.replace(policy=NAMED["random"], num_rounds=6, eval_every=2)
 KEYS = jax.random.split(KEY, 3)
 PER_ROUND = [name for name, q in QUANTITIES.items() if q.dims[:1] == ("round",)]
 

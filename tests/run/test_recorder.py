@@ -157,6 +157,7 @@ def test_bad_record_gives_one_message_before_any_run(record, words):
             assert word in str(error.value)
 
 
+@pytest.mark.nightly
 def test_guide_examples_run(capsys):
     fewer = "num_rounds=3, eval_every=3, track_regret=False"
     quick = '"learning.optimizer": "sgd", "learning.max_steps": 1, '

@@ -24,6 +24,7 @@ from pause_jax.run.record.quantities import QUANTITIES, STEP_QUANTITIES
 from pause_jax.run.record.result import chosen
 from pause_jax.world.availability import Intervals
 from pause_jax.world.latency import Latency
+from tests.run.test_event_clock import LargestLoss
 from tests.support.modes import Together
 from tests.support.runs import ASK, BANDIT, KEY, LEARN, assert_same_bits
 
@@ -137,7 +138,8 @@ def test_availability_is_read_at_starts_within_a_step():
 
 
 def test_every_start_downloads_the_model_once():
-    config = LEARN.replace(clock=Asynchronous(concurrency=4, buffer=2), num_rounds=4, eval_every=4)
+    clock = Asynchronous(concurrency=4, buffer=2)
+    config = LEARN.replace(policy=Random(), clock=clock, num_rounds=4, eval_every=4)
     result = simulate(config, KEY, record=("counts", "downloaded"))
     models = np.asarray(result.downloaded) / (4 * result.num_parameters)
     assert models.sum() == result.counts.sum()
@@ -182,7 +184,7 @@ def test_synchronous_clock_is_the_default_and_equals_a_full_buffer():
     assert_same_bits(one.values, other.values)
 
 
-LEARNT = LEARN.replace(num_selected=4, track_regret=False, **AWAY)
+LEARNT = LEARN.replace(num_selected=4, **AWAY)
 
 
 class Events(Asynchronous):
@@ -196,14 +198,15 @@ class Events(Asynchronous):
 @pytest.mark.parametrize(
     ("base", "policy"),
     [
-        *itertools.product(["absent"], ["pause", "md_sampling"]),
+        (ABSENT, named("pause")),
+        (ABSENT, named("md_sampling")),
         # To training it matters whether slots stay empty and losses are read, not who is chosen.
-        ("learning", "oort"),
+        (LEARNT, LargestLoss()),
     ],
+    ids=["pause", "md_sampling", "learning"],
 )
 def test_event_clock_reproduces_rounds_bit_for_bit(base, policy):
-    base = {"absent": ABSENT, "learning": LEARNT}[base].replace(policy=named(policy))
-    clock = Events(concurrency=4, buffer=4)
+    base, clock = base.replace(policy=policy), Events(concurrency=4, buffer=4)
     rounds = simulate(base, KEY, record=EVERYTHING)
     steps = simulate(base.replace(clock=clock), KEY, record=EVERYTHING)
     # Slots are filled by those that take part; sums over them are of the same numbers.

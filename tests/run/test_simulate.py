@@ -54,6 +54,7 @@ def test_vmap_over_keys_and_configs_matches_single_runs():
     assert not np.array_equal(batched.clients[0], batched.clients[2]), "gamma has no effect"
 
 
+@pytest.mark.nightly
 def test_result_is_the_same_without_jit():
     config = BANDIT.replace(
         num_clients=3,

@@ -87,8 +87,10 @@ RICH = SimConfig(
     privacy=PerCoordinateLaplace(sensitivity=0.03, budget=Geometric(total_epsilon=60.0, decay=0.4)),
     learning=LEARNING,
 )
+# Half of a program is the genie's search, for which a few configs are enough.
+LEAN = RICH.replace(track_regret=False)
 # Here a client may be chosen in every round, and takes part in some.
-TURNS = RICH.replace(policy=RoundRobin(), num_rounds=6, eval_every=4)
+TURNS = LEAN.replace(policy=RoundRobin(), num_rounds=6, eval_every=4)
 SGD = LEARNING.replace(optimizer="sgd", learning_rate=0.05, keep_optimizer_state=False)
 CONFIGS = {
     "pause": RICH,
@@ -102,7 +104,7 @@ CONFIGS = {
             sensitivity=0.03, budget=Table(total_epsilon=40.0, shares=(0.6, 0.3))
         ),
     ),
-    "fedavg": RICH.replace(
+    "fedavg": LEAN.replace(
         policy=All(),
         availability=0.5,
         privacy=NoPrivacy(),
@@ -112,7 +114,7 @@ CONFIGS = {
             schedule=CosineDecay(horizon=4.0, final=0.2),
         ),
     ),
-    "power_of_choice": RICH.replace(
+    "power_of_choice": LEAN.replace(
         policy=PowerOfChoice(candidates=5),
         num_selected=2,
         latency=SpeedNormal(),
@@ -123,7 +125,7 @@ CONFIGS = {
             model=Mlp(hidden=(7,)),
         ),
     ),
-    "batch_norm": RICH.replace(
+    "batch_norm": LEAN.replace(
         policy=Fastest(),
         num_rounds=3,
         privacy=DuchiL2(clip_norm=0.01, budget=Geometric(total_epsilon=500.0)),
@@ -137,11 +139,11 @@ CONFIGS = {
         learning=LEARNING.replace(data=LinearRegression(num_features=4, num_samples=60)),
     ),
     # Rounds without anybody count: see the end.
-    "step_decay": RICH.replace(
+    "step_decay": LEAN.replace(
         availability=0.3,
         learning=LEARNING.replace(schedule=StepDecay(every=2, factor=0.3), epochs=0.5),
     ),
-    "three_epochs": RICH.replace(
+    "three_epochs": LEAN.replace(
         latency=Network(download_bytes=1e4, upload_bytes=1e4),
         learning=LEARNING.replace(epochs=3.0, max_steps=40),
     ),
@@ -161,7 +163,7 @@ CONFIGS = {
         )
     ),
     "bandit": RICH.replace(learning=None, policy=All()),
-    "projected": RICH.replace(
+    "projected": LEAN.replace(
         policy=All(),
         num_rounds=2,
         learning=SGD,
@@ -191,6 +193,8 @@ def test_run_matches_algorithm_1(name):
     expected, _ = slow(name)
     result = simulate(CONFIGS[name], KEY, client_batch=CLIENT_BATCH.get(name))
     assert result.first_nonfinite_round == 0
+    if not CONFIGS[name].track_regret:
+        expected = {key: x for key, x in expected.items() if key not in ("genie_reward", "regret")}
     ours = {quantity: getattr(result, quantity) for quantity in expected}
     ours["clients"] = np.sort(result.clients, axis=1)  # the order of the slots has no meaning
     assert_close(ours, expected, rtol=1e-4, atol=1e-5)

@@ -23,11 +23,11 @@ from tests.reference import round_keys
 
 KEY = jax.random.key(0)
 WALKS = ("alsa", "sa_pause", "vanilla_sa")
-# FedCor's own numbers fit a hundred steps a round, and choose nobody by them in the first 25. Walks
-# have 500 steps.
+# FedCor's defaults fit a hundred steps a round, and choose nobody by them in the first 25. Its
+# program grows with the number of features. Walks have 500 steps.
 QUICK = {
     **NAMED,
-    "fedcor": policies.FedCor(warmup=5, steps=5),
+    "fedcor": policies.FedCor(warmup=5, steps=5, features=3, window=2),
     **{name: NAMED[name].override({"search.steps": 30}) for name in WALKS},
 }
 # Draws with repetition: a client that is drawn twice leaves a slot empty.
@@ -47,12 +47,13 @@ BANDIT = SimConfig(
     learning=None,
 )
 # With learning: unequal clients, some with more data than they may use, 8 rounds of which 3, 6 and
-# the last are evaluated.
+# the last are evaluated. The genie's search would double the time to compile.
 LEARN = SimConfig(
     num_clients=6,
     num_selected=2,
     num_rounds=8,
     eval_every=3,
+    track_regret=False,
     privacy=PerCoordinateLaplace(sensitivity=0.01),
     learning=Learning(
         data=Digits(num_train=240), partition=Dirichlet(), model=Linear(), max_steps=3
