@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -50,8 +51,16 @@ CONTENDERS = {
         note="sends serialised models between processes. The start of its engine (Ray) and the "
         "first round are not counted",
     ),
+    "BlazeFL": Contender(
+        "blazefl_driver",
+        "blazefl",
+        "processes",
+        note="trains clients in processes, whose CPU time is not counted",
+    ),
     "FedJAX": Contender("fedjax_driver", "fedjax", compiles=True),
 }
+# Python of an environment that needs another than the harness.
+PYTHONS = {"blazefl": "python3.12"}
 MATMUL = Contender("matmul", None, norms=True)
 
 
@@ -74,9 +83,12 @@ def install(environment: str, folder: pathlib.Path) -> pathlib.Path:
     python, stamp = home / "bin" / "python", home / "installed.txt"
     if stamp.is_file() and stamp.read_text() == requirements.read_text():
         return python
+    base = shutil.which(PYTHONS[environment]) if environment in PYTHONS else sys.executable
+    if base is None:
+        raise RuntimeError(f"{PYTHONS[environment]} is missing")
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     for command in (
-        [sys.executable, "-m", "venv", "--clear", str(home)],
+        [base, "-m", "venv", "--clear", str(home)],
         [*pip, "-r", str(requirements)],
     ):
         done = subprocess.run(command, capture_output=True, text=True)
