@@ -54,8 +54,7 @@ CONTENDERS = {
     "BlazeFL": Contender(
         "blazefl_driver",
         "blazefl",
-        "processes",
-        note="trains clients in processes, whose CPU time is not counted",
+        note="runs its threads under the GIL. Version 3, without the GIL, needs Python 3.14",
     ),
     "FedJAX": Contender("fedjax_driver", "fedjax", compiles=True),
 }
