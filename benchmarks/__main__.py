@@ -11,6 +11,7 @@ from benchmarks import (
     searches,
     server_steps,
     store_cost,
+    study,
 )
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
@@ -21,6 +22,7 @@ app.command("searches")(searches.main)
 app.command("server-steps")(server_steps.main)
 app.command("store-cost")(store_cost.main)
 app.command("kernels")(kernels.main)
+app.command("study")(study.main)
 app.command("sweep-on-devices", hidden=True)(scaling.sweep_on_devices)
 
 

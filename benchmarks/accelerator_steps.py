@@ -33,7 +33,7 @@ LINES = "lines.jsonl"
 SEEDS = (64, 1024, 4096)
 PEERS = ("PyTorch loop", "PyTorch channels_last", "torch.func")
 # Fastest first.
-WORKLOADS_IN_ORDER = ("W2", "W4", "W3", "W1")
+WORKLOADS_IN_ORDER = ("W2", "W4", "W3", "W1", "W5_full")
 
 
 class Setting(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -50,8 +51,15 @@ CONTENDERS = {
         note="sends serialised models between processes. Its times exclude the first round "
         "and the startup of its engine (Ray)",
     ),
+    "BlazeFL": Contender(
+        "blazefl_driver",
+        "blazefl",
+        note="runs its threads under the GIL. Version 3, without the GIL, needs Python 3.14",
+    ),
     "FedJAX": Contender("fedjax_driver", "fedjax", compiles=True),
 }
+# Python of an environment that needs another than the harness.
+PYTHONS = {"blazefl": "python3.12"}
 MATMUL = Contender("matmul", None, norms=True)
 
 
@@ -74,9 +82,12 @@ def install(environment: str, folder: pathlib.Path) -> pathlib.Path:
     python, stamp = home / "bin" / "python", home / "installed.txt"
     if stamp.is_file() and stamp.read_text() == requirements.read_text():
         return python
+    base = shutil.which(PYTHONS[environment]) if environment in PYTHONS else sys.executable
+    if base is None:
+        raise RuntimeError(f"{PYTHONS[environment]} is missing")
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     for command in (
-        [sys.executable, "-m", "venv", "--clear", str(home)],
+        [base, "-m", "venv", "--clear", str(home)],
         [*pip, "-r", str(requirements)],
     ):
         done = subprocess.run(command, capture_output=True, text=True)

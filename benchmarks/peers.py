@@ -13,7 +13,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from benchmarks import report, scaling, searches
+from benchmarks import report, scaling, searches, study
 from benchmarks.contenders import MATMUL, OURS, Contender, environments, gathered
 from benchmarks.harness import Measured, compare, measure
 from benchmarks.workloads import WORKLOADS
@@ -25,10 +25,10 @@ INTRO = """# Benchmarks
 `make bench` writes this page. Do not edit it. The programs in a table ran in one session and took
 turns, each in a separate environment, while the others were stopped. Times are medians over the
 turns, and ratios are medians of the ratios in each turn. In a round, the next clients in cyclic
-order train the global model (float32, a fresh optimiser, one pass over the client's samples). The
-server averages their updates. There is no privacy noise and no evaluation. The share of the
-matrix-product rate assumes that a round costs three forward passes. For pause_jax, the time covers
-the whole call to `simulate`.
+order train the global model (float32, a fresh optimiser, one pass over the client's samples, or
+five in W5). The server averages their updates. There is no privacy noise and no evaluation. The
+share of the matrix-product rate assumes that a gradient costs three forward passes. For pause_jax,
+the time covers the whole call to `simulate`.
 
 "start" is the wall-clock time of imports, data, compilation and the first run. Times per round
 exclude it. Two columns split the startup CPU time, summed over all threads. "compiling" is the
@@ -46,7 +46,9 @@ identical samples have no variance for batch norm.
 
 
 def main(
-    workloads: Annotated[str, typer.Option(help="Workloads, separated by commas.")] = "W1,W2,W3,W4",
+    workloads: Annotated[str, typer.Option(help="Workloads, separated by commas.")] = ",".join(
+        report.REPORTED
+    ),
     peers: Annotated[
         str, typer.Option(help="Environments of peers, separated by commas ('': none).")
     ] = ",".join(environments()),
@@ -69,6 +71,10 @@ def main(
     measured: dict[str, dict[str, Measured]] = {}
     for name in names:
         measured[name] = measure(name, able(name, turns), repeat, say)
+    studies: list[float] = []
+    if study.WORKLOAD in names:
+        say("a whole study in pause_jax")
+        studies = study.times(repeat, data_dir)
     versions: dict[str, str] = {}
     for found in measured.values():
         for contender in found.values():
@@ -82,6 +88,8 @@ def main(
             checked = name + "_step" * WORKLOADS[name].normed
             moved, differences = compare(checked, chosen[OURS], able(name, others))
             sections.append(report.same_result(name, moved, differences))
+    if studies:
+        sections.append(report.study(studies, measured[study.WORKLOAD]))
     seeds = None
     if alone:
         say("pause_jax alone")
@@ -99,7 +107,7 @@ def main(
             ),
         ]
         sections.append(searches.section())
-    sections.append(report.targets(measured, seeds))
+    sections.append(report.targets(measured, seeds, studies))
     out.write_text("\n".join(sections))
     typer.echo(out.read_text())
 

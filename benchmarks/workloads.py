@@ -1,8 +1,9 @@
 """Workloads of all contenders: networks, data and first weights. This module needs only NumPy.
 
-A round selects the next ``cohort`` clients in cyclic order. Each client makes one pass over its
-samples with a fresh optimiser, starting from the global model. The mean update is added to the
-global model. Training is float32 without privacy noise or evaluations. Pixels become x / 127.5 - 1.
+A round selects the next ``cohort`` clients in cyclic order. Each client makes ``epochs`` passes
+over its samples with a fresh optimiser, starting from the global model. The mean update is added to
+the global model. Training is float32 without privacy noise or evaluations. Pixels become
+x / 127.5 - 1.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ class Workload(NamedTuple):
       clients, samples, shape: K, samples per client, shape of a sample (uint8, channels last).
       cohort, batch: clients per round, samples per local step.
       optimizer, learning_rate: optimiser of the clients (``adam`` or ``sgd``), and its rate.
-      layers: ``("conv", width)`` is a 3 x 3 convolution without padding, ``("dense", width)`` a
+      layers: ``("conv", width)`` is a square convolution without padding, ``("dense", width)`` a
         dense layer, ``("pool", 2)`` max pooling and ``("norm", 0)`` a batch norm. A relu follows
         every convolution and dense layer except the last.
       rounds: rounds per measurement.
+      epochs: passes over a client's samples in a round.
+      kernel: height and width of the convolution kernels.
     """
 
     summary: str
@@ -41,6 +44,8 @@ class Workload(NamedTuple):
     learning_rate: float
     layers: tuple[tuple[str, int], ...]
     rounds: int
+    epochs: int = 1
+    kernel: int = 3
 
     @property
     def normed(self) -> bool:
@@ -50,7 +55,7 @@ class Workload(NamedTuple):
     @property
     def steps(self) -> int:
         """Local steps of a client in a round."""
-        return math.ceil(self.samples / self.batch)
+        return self.epochs * math.ceil(self.samples / self.batch)
 
     def cohort_of(self, round: int) -> list[int]:
         """Return the clients of a round; rounds are counted from 0."""
@@ -89,6 +94,12 @@ _CNN3_NORMED = (
 )
 # pfl-research's CIFAR-10 network (`simple_cnn`), without its dropout.
 _SIMPLE_CNN = (("conv", 32), ("conv", 64), ("pool", 2), ("dense", 128), ("dense", NUM_CLASSES))
+# PyTorch's tutorial network (5 x 5 convolutions), which BlazeFL's benchmark trains.
+_TUTORIAL_CNN = (
+    *(("conv", 6), ("pool", 2), ("conv", 16), ("pool", 2)),
+    *(("dense", 120), ("dense", 84), ("dense", NUM_CLASSES)),
+)
+_BLAZEFL = (100, 50, "sgd", 0.1, _TUTORIAL_CNN, 1, 5, 5)
 
 _DIGITS, _COLOURS = (28, 28, 1), (32, 32, 3)
 WORKLOADS = {
@@ -108,6 +119,20 @@ WORKLOADS = {
         "30 clients of 1,333 images, cnn3 with batch norm, 5 clients per round, 67 Adam steps",
         *(30, 1333, _COLOURS, 5, 20, "adam", 1e-3, _CNN3_NORMED, 1),
     ),
+    # BlazeFL's published setting with a fifth of its images.
+    "W5": Workload(
+        "100 clients of 100 images, BlazeFL's CIFAR-10 network, 100 clients per round, 5 epochs",
+        *(100, 100, _COLOURS, *_BLAZEFL),
+    ),
+    "W5_full": Workload(
+        "100 clients of 500 images, BlazeFL's CIFAR-10 network, 100 clients per round, 5 epochs",
+        *(100, 500, _COLOURS, *_BLAZEFL),
+    ),
+    # A run of the study in ``benchmarks.study``: the sizes of the preset mnist_small.
+    "W6": Workload(
+        "30 clients of 67 digits, mlp 32-16, 5 clients per round, 4 Adam steps, 60 rounds",
+        *(30, 67, _DIGITS, 5, 20, "adam", 1e-3, _MLP, 60),
+    ),
     # Equal samples have no spread for batch norm, and Adam's first step depends only on signs. So
     # W4's model is compared after one SGD step on all samples of a client, in any order.
     "W4_step": Workload(
@@ -116,8 +141,8 @@ WORKLOADS = {
     ),
     # For tests of the harness.
     "tiny": Workload(
-        "4 clients of 6 digits, mlp, 2 clients per round, 3 Adam steps",
-        *(4, 6, (4, 4, 1), 2, 2, "adam", 1e-3, (("dense", 3), ("dense", NUM_CLASSES)), 2),
+        "4 clients of 6 digits, mlp, 2 clients per round, 2 epochs of 3 Adam steps",
+        *(4, 6, (4, 4, 1), 2, 2, "adam", 1e-3, (("dense", 3), ("dense", NUM_CLASSES)), 2, 2),
     ),
 }  # fmt: skip
 
@@ -128,8 +153,8 @@ def weighted_layers(workload: Workload) -> list[Layer]:
     size, layers = 0, []
     for kind, parameter in workload.layers:
         if kind == "conv":
-            height, width = height - 2, width - 2
-            kernel = (3, 3, channels, parameter)
+            height, width = height - workload.kernel + 1, width - workload.kernel + 1
+            kernel = (workload.kernel, workload.kernel, channels, parameter)
             layers.append(Layer("conv", kernel, height * width, None))
             channels = parameter
         elif kind == "pool":
@@ -147,7 +172,7 @@ def weighted_layers(workload: Workload) -> list[Layer]:
 def flops(workload: Workload) -> float:
     """Count floating point operations of a round, a gradient as twice the forward pass."""
     forward = sum(2 * math.prod(x.kernel) * x.positions for x in weighted_layers(workload))
-    return 3.0 * forward * workload.samples * workload.cohort
+    return 3.0 * forward * workload.epochs * workload.samples * workload.cohort
 
 
 def first_weights(workload: Workload) -> Weights:

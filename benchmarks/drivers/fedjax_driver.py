@@ -23,7 +23,7 @@ def _network(workload: Workload, x: jax.Array) -> jax.Array:
         if kind == "pool":
             x = hk.max_pool(x, (1, parameter, parameter, 1), (1, parameter, parameter, 1), "VALID")
         elif kind == "conv":
-            x = hk.Conv2D(parameter, 3, padding="VALID")(x)
+            x = hk.Conv2D(parameter, workload.kernel, padding="VALID")(x)
         else:
             x = hk.Linear(parameter)(x.reshape(x.shape[0], -1))
         if kind != "pool" and i < last:
@@ -55,7 +55,7 @@ class FedJax:
             fedjax.model_grad(model),
             optimizer[workload.optimizer](workload.learning_rate),
             fedjax.optimizers.sgd(1.0),
-            fedjax.ShuffleRepeatBatchHParams(batch_size=workload.batch, num_epochs=1),
+            fedjax.ShuffleRepeatBatchHParams(batch_size=workload.batch, num_epochs=workload.epochs),
         )
         # Get only the names: initial weights would cost a compilation and be discarded.
         self.names = list(jax.eval_shape(model.init, jax.random.PRNGKey(0)))

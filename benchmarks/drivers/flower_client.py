@@ -28,7 +28,7 @@ def train_client(message: Message, context: Context) -> Message:
     config = message.content["config"]
     workload, clients, model = _loaded(config["workload"], config["data"], config["weights"])
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    train(model, workload, *clients.shuffled(config["client"]))
+    train(model, workload, clients.epochs(config["client"]))
     reply = {
         "arrays": ArrayRecord(model.state_dict()),
         "metrics": MetricRecord({"num-examples": workload.samples}),

@@ -1,7 +1,9 @@
 """Driver of pause_jax: the public ``simulate``, compiled for the rounds of one measurement.
 
 A variant is a form of convolution (``products``, ``xla``), or the dtype of a custom Flax module
-(``float32``, ``bfloat16``), because the library's models support only float32.
+(``float32``, ``bfloat16``) with Flax's convolutions, because the library's models support only
+float32. The library has no model with 5 x 5 convolutions. W5 uses a custom module that calls the
+library's ``convolve`` and ``max_pool``.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import pause_jax
 from benchmarks.drivers.protocol import serve
 from benchmarks.workloads import NUM_CLASSES, Weights, Workload, read_data, weighted_layers
 from pause_jax.learning import Cnn2, Cnn3, Dataset, FlaxModel, Iid, Learning, Mlp, Model
+from pause_jax.learning.convolution import convolve, max_pool
 from pause_jax.policies import RoundRobin
 from pause_jax.privacy import NoPrivacy
 
@@ -46,28 +49,39 @@ class Network(nn.Module):
     """Network of a workload in Flax; weights, updates and outputs are float32."""
 
     layers: tuple[tuple[str, int], ...]
-    kind: str  # dtype of the computation
+    kernel: int
+    kind: str = "float32"  # dtype of the computation
+    form: str = ""  # form of convolution of the library; with "", Flax's convolution
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         last = len(self.layers) - 1
         how: dict[str, Any] = {"dtype": self.kind, "kernel_init": _FIRST}
+        images = {"padding": "VALID", **how}
+        if self.form:
+            images["conv_general_dilated_cls"] = lambda: self._convolve
         for i, (layer, parameter) in enumerate(self.layers):
             if layer == "pool":
-                x = nn.max_pool(x, (parameter, parameter), (parameter, parameter))
+                x = max_pool(x) if self.form else nn.max_pool(x, (2, 2), (2, 2))
             elif layer == "conv":
-                x = nn.Conv(parameter, (3, 3), padding="VALID", **how)(x)
+                x = nn.Conv(parameter, (self.kernel, self.kernel), **images)(x)
             else:
                 x = nn.Dense(parameter, **how)(x.reshape(x.shape[0], -1))
             if layer != "pool" and i < last:
                 x = nn.relu(x)
         return x.astype(jnp.float32)
 
+    def _convolve(self, x: Array, kernel: Array, *_: Any, **__: Any) -> Array:
+        return convolve(self.form, x, kernel)
+
 
 def model_of(workload: Workload, variant: str = "") -> Model:
     """Return our model of a workload's network; without a variant, in the backend's best form."""
+    network = {"layers": workload.layers, "kernel": workload.kernel}
     if variant in ("float32", "bfloat16"):
-        return FlaxModel.of(Network, layers=workload.layers, kind=variant)
+        return FlaxModel.of(Network, kind=variant, **network)
+    if workload.kernel != 3:
+        return FlaxModel.of(Network, form=variant or "auto", **network)
     dense = tuple(width for kind, width in workload.layers if kind == "dense")
     convolutions = sum(kind == "conv" for kind, _ in workload.layers)
     form = variant or "auto"
@@ -97,6 +111,7 @@ def config_of(
             optimizer=workload.optimizer,
             learning_rate=learning_rate,
             batch_size=workload.batch,
+            epochs=workload.epochs,
             max_steps=workload.steps,
         ),
     )

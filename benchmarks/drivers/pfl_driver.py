@@ -66,7 +66,7 @@ class Pfl:
             backend=self.backend,
             model=self.model,
             model_train_params=NNTrainHyperParams(
-                local_num_epochs=1,
+                local_num_epochs=self.workload.epochs,
                 local_learning_rate=self.workload.learning_rate,
                 local_batch_size=self.workload.batch,
             ),

@@ -46,10 +46,13 @@ def network(layers: tuple[tuple[str, int], ...], weights: Any, x: Array) -> Arra
 
 
 def local_training(workload: Workload, weights: Any, x: Array, y: Array, key: Array) -> Any:
-    """Train for one pass over a client's samples; the last batch may be smaller."""
+    """Train for all epochs on a client's samples; an epoch's last batch may be smaller."""
     optimizer = OPTIMIZERS[workload.optimizer](workload.learning_rate)
-    padding = workload.steps * workload.batch - workload.samples
-    order = jnp.pad(jax.random.permutation(key, workload.samples), (0, padding), constant_values=-1)
+    padding = -workload.samples % workload.batch
+
+    def order(key: Array) -> Array:
+        rows = jax.random.permutation(key, workload.samples)
+        return jnp.pad(rows, (0, padding), constant_values=-1)
 
     def loss(weights: Any, rows: Array) -> Array:
         outputs = network(workload.layers, weights, x[rows] / 127.5 - 1)
@@ -61,7 +64,8 @@ def local_training(workload: Workload, weights: Any, x: Array, y: Array, key: Ar
         updates, state = optimizer.update(jax.grad(loss)(weights, rows), state)
         return (optax.apply_updates(weights, updates), state), None
 
-    rows = order.reshape(workload.steps, workload.batch)
+    orders = jax.vmap(order)(jax.random.split(key, workload.epochs))
+    rows = orders.reshape(workload.steps, workload.batch)
     (trained, _), _ = lax.scan(step, (weights, optimizer.init(weights)), rows)
     return trained
 

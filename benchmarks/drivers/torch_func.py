@@ -40,14 +40,15 @@ class TorchFunc:
                 for name, parameter in self.model.named_parameters()
             }
             optimizer = OPTIMIZERS[workload.optimizer](stacked.values(), lr=workload.learning_rate)
-            samples = [self.clients.shuffled(k) for k in workload.cohort_of(self.round)]
-            x, y = (torch.stack(part) for part in zip(*samples, strict=True))
-            for inputs, labels in zip(
-                x.split(workload.batch, dim=1), y.split(workload.batch, dim=1), strict=True
-            ):
-                for name, gradient in self.grads(stacked, inputs, labels).items():
-                    stacked[name].grad = gradient
-                optimizer.step()
+            cohort = workload.cohort_of(self.round)
+            for samples in zip(*map(self.clients.epochs, cohort), strict=True):
+                x, y = (torch.stack(part) for part in zip(*samples, strict=True))
+                for inputs, labels in zip(
+                    x.split(workload.batch, dim=1), y.split(workload.batch, dim=1), strict=True
+                ):
+                    for name, gradient in self.grads(stacked, inputs, labels).items():
+                        stacked[name].grad = gradient
+                    optimizer.step()
             with torch.no_grad():
                 for name, parameter in self.model.named_parameters():
                     parameter.copy_(stacked[name].mean(0))

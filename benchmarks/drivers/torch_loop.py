@@ -28,7 +28,7 @@ class TorchLoop:
             for client in self.workload.cohort_of(self.round):
                 with torch.no_grad():
                     torch._foreach_copy_(parameters, start)
-                train(self.model, self.workload, *self.clients.shuffled(client))
+                train(self.model, self.workload, self.clients.epochs(client))
                 with torch.no_grad():
                     torch._foreach_add_(total, parameters)
             with torch.no_grad():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -33,7 +35,7 @@ def build(workload: Workload, weights: Weights) -> nn.Sequential:
             continue
         kernel = next(shapes).kernel
         if kind == "conv":
-            layers.append(nn.Conv2d(kernel[2], kernel[3], 3))
+            layers.append(nn.Conv2d(kernel[2], kernel[3], workload.kernel))
         elif kind == "norm":
             norm = nn.BatchNorm1d if flat else nn.BatchNorm2d
             # The norm follows the relu, which commutes with max pooling.
@@ -103,17 +105,19 @@ class Clients:
         rows = self.workload.rows(client)
         return self.x[rows].float().mul_(2 / 255).sub_(1), self.y[rows]
 
-    def shuffled(self, client: int) -> tuple[Tensor, Tensor]:
-        """Return the inputs and labels of one client in a new random order."""
+    def epochs(self, client: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the inputs and labels of one client once per epoch, in a new random order."""
         x, y = self.of(client)
-        order = torch.randperm(len(y), device=DEVICE)
-        return x[order].contiguous(memory_format=self.layout), y[order]
+        for _ in range(self.workload.epochs):
+            order = torch.randperm(len(y), device=DEVICE)
+            yield x[order].contiguous(memory_format=self.layout), y[order]
 
 
-def train(model: nn.Module, workload: Workload, x: Tensor, y: Tensor) -> None:
-    """Train for one pass over a client's samples with a fresh optimiser."""
+def train(model: nn.Module, workload: Workload, epochs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Train on the inputs and labels of each epoch with a fresh optimiser."""
     optimizer = OPTIMIZERS[workload.optimizer](model.parameters(), lr=workload.learning_rate)
-    for inputs, labels in zip(x.split(workload.batch), y.split(workload.batch), strict=True):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(inputs), labels).backward()
-        optimizer.step()
+    for x, y in epochs:
+        for inputs, labels in zip(x.split(workload.batch), y.split(workload.batch), strict=True):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
