@@ -11,7 +11,7 @@ RELEASE := .release-venv
 RELEASE_STAMP := $(RELEASE)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test nightly flower mutants soak lint format docs notebooks gallery release release-check reproduction experiment bench bench-gpu clean
+.PHONY: help demo quick test nightly flower mutants soak lint format docs notebooks gallery release release-check canary guard reproduction experiment bench bench-gpu clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -114,6 +114,12 @@ release-check: release $(STAMP)  ## run all tests with users' compiler options, 
 	$(RELEASE)/bin/python -m tools.release check dist/*.whl
 	$(RELEASE)/bin/python -m tools.release notebooks dist/*.whl
 
+canary: $(STAMP)  ## test the newest packages on the newer Pythons that are installed (twenty minutes)
+	$(BIN)/python -m tools.canary
+
+guard: $(STAMP)  ## compare programs, kernels and times of small workloads with stored ones (WRITE=1 stores them)
+	$(BIN)/python -m tools.guard $(if $(WRITE),--write)
+
 reproduction: $(STAMP)  ## rewrite docs/reproduction.md from the experiments' verdicts
 	$(BIN)/python -m tools.reproduction
 
@@ -129,4 +135,4 @@ bench-gpu: $(STAMP)  ## measure an accelerator with the JAX in .venv into build/
 	$(BIN)/python -m benchmarks accelerator --minutes 120 --out build/accelerator $(if $(DATA_DIR),--data build/data-parts)
 
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) $(FLOWER) $(RELEASE) .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist docs/api docs/gallery docs/command_line *.egg-info
+	rm -rf $(VENV) $(FLOWER) $(RELEASE) .canary .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist docs/api docs/gallery docs/command_line *.egg-info

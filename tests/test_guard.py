@@ -1,0 +1,25 @@
+"""The guard against slower programs: planted changes are found."""
+
+import copy
+
+import pytest
+
+from tools.guard import LIMITS, worse
+
+STORED = {"digits": {"programs": 9.0, "kernels": 256.0, "tracing": 80.0, "rounds": 3.0}}
+
+
+@pytest.mark.parametrize("value", LIMITS)
+def test_guard_finds_a_twenty_percent_slowdown_or_one_more_program(value):
+    found = copy.deepcopy(STORED)
+    found["digits"][value] *= 1.2 if value != "programs" else 10 / 9
+    (line,) = worse(STORED, found)
+    assert line.startswith(f"digits, {value}: ")
+    assert worse(found, STORED) == []
+
+
+def test_guard_allows_noise_and_finds_a_missing_workload():
+    noisy = {"digits": {name: 1.05 * value for name, value in STORED["digits"].items()}}
+    noisy["digits"]["programs"] = 9.0
+    assert worse(STORED, noisy) == []
+    assert len(worse(STORED, {})) == len(LIMITS)
