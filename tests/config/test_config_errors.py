@@ -9,7 +9,6 @@ import pytest
 from pause_jax import (
     ConfigError,
     Learning,
-    Reward,
     SimConfig,
     config_file,
     presets,
@@ -21,7 +20,7 @@ from pause_jax.config import validate
 from pause_jax.learning import Cnn3, Digits, Dirichlet, LinearRegression, Mlp
 from pause_jax.policies import Pause, named
 from pause_jax.privacy import Table
-from pause_jax.world.latency import Network, Traces, TwoGroups
+from pause_jax.world.latency import Network, Traces
 
 KEY = jax.random.key(0)
 BANDIT = SimConfig(num_clients=6, num_selected=2, num_rounds=3, learning=None)
@@ -51,53 +50,33 @@ BAD = [
     ("reward.gamma", NAN, ">= 0"),
     ("reward.gamma", INF, "finite"),
     ("reward.alpha", True, "number"),
-    ("reward.alpha", None, "number"),
-    ("availability", 0.0, "> 0"),
     ("availability", 1.5, "<= 1"),
-    ("latency.std", -0.1, "> 0"),
     ("latency.min_latency", "fast", "number"),
     ("privacy.budget.total_epsilon", -5.0, "> 0"),
-    ("privacy.budget.total_epsilon", np.float32(0), "> 0"),
-    ("privacy.budget.decay", NAN, "> 0"),
     ("privacy.budget.decay", 81.0, "<= 80"),
-    ("policy.index.speed_weight", 0, "> 0"),
     ("learning.learning_rate", jnp.asarray(-0.1), "> 0"),
     ("num_clients", 0, ">= 1"),
     ("num_clients", 6.0, "whole number"),
     ("num_clients", None, "must be a whole number"),
-    ("num_clients", "6", "whole number"),
     ("num_clients", True, "whole number"),
-    ("num_selected", -1, ">= 1"),
-    ("num_rounds", NAN, "number"),
-    ("eval_every", 0, ">= 1"),
-    ("learning.batch_size", 0, ">= 1"),
     ("learning.max_steps", 0, ">= 1"),
     ("learning.keep_optimizer_state", "false", "True or False"),
     ("learning.optimizer", "adamm", "adam, adamax"),
-    ("learning.data.num_train", 0, ">= 1"),
     ("learning.data.num_train", 10.5, "whole number"),
     ("learning.model.hidden", (32, 0), ">= 1"),
-    ("learning.model.hidden", ("32",), "whole number"),
     ("learning.model.hidden", 32, "tuple"),
-    ("learning.partition.min_quality", "0.5", "number"),
     ("learning.partition.min_quality", 1.5, "<= 1"),
     ("track_regret", "no", "True or False"),
-    ("track_regret", 3, "True or False"),
     ("when_spent", "never", "one of exclude, drop"),
-    ("when_spent", np.asarray(["exclude"]), "one of exclude, drop"),
     # A number must be one real number within the range of float32.
     ("reward.gamma", [1.0, 2.0], ""),
-    ("reward.gamma", np.ones(3), ""),
     ("reward.gamma", 1j, ""),
     ("learning.learning_rate", 1e40, ""),
     ("privacy.budget.total_epsilon", 1e-50, ""),
     # Nested configs of a wrong type.
     ("policy", "pause", ""),
     ("policy", Pause, ""),
-    ("policy", TwoGroups(), ""),
-    ("latency", Reward(), ""),
     ("reward", None, ""),
-    ("learning", 3, ""),
     ("learning.model", "mlp", ""),
     ("learning.partition", LinearRegression(), ""),
     ("privacy", 1.0, ""),
