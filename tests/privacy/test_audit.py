@@ -317,7 +317,8 @@ def command(monkeypatch, *arguments):
 
 
 def test_command_audits_every_private_mechanism(monkeypatch, capsys):
-    assert command(monkeypatch, "--samples", "4000", "--dimension", "4") == 0
+    # The programs of honest mechanisms above.
+    assert command(monkeypatch, "--samples", str(SAMPLES), "--dimension", "8") == 0
     printed = capsys.readouterr().out
     names = [mechanism.name for mechanism in MECHANISMS if mechanism is not NoPrivacy]
     for word in (*names, "not refuted", "resolution", "95 %"):
