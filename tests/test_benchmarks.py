@@ -10,7 +10,6 @@ import typer
 import typer.testing
 
 from benchmarks import contenders, device_choices, harness, peers, report, store_cost, study
-from benchmarks.__main__ import app
 from benchmarks.contenders import CONTENDERS, OURS, Contender
 from benchmarks.drivers.pause import model_of
 from benchmarks.harness import Measured, Work, compare, largest_difference
@@ -228,13 +227,6 @@ def test_calls_are_timed_in_turns_and_one_that_fails_says_why():
 
     with pytest.raises(RuntimeError, match="stopped"):
         in_turns({"c": stop}, repeat=1, keep_going=True)
-
-
-def test_every_subcommand_has_a_help():
-    runner = typer.testing.CliRunner()
-    for command in app.registered_commands:
-        ran = runner.invoke(app, [str(command.name), "--help"])
-        assert ran.exit_code == 0, ran.output
 
 
 def test_what_a_store_costs_is_measured(capsys, monkeypatch):

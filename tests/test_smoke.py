@@ -36,7 +36,7 @@ def test_a_run_and_a_sweep_of_it_agree():
 
 
 def test_a_policy_keeps_its_contract():
-    check_policy(NAMED["pause"])
+    check_policy(NAMED["cs_ucb"])
 
 
 def test_the_genie_has_no_regret_and_others_have_less_than_random():

@@ -122,7 +122,7 @@ def test_it_holds_the_package_and_nothing_else(wheel):
     held = {name for name in names if name.startswith("pause_jax/")}
     sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "pause_jax").rglob("*.py")}
     others = {
-        *("py.typed", "__init__.pyi", "analysis/gauntlet/digits.nc"),
+        *("py.typed", "__init__.pyi", "analysis/gauntlet/board.nc"),
         *(f"world/latency/{x}.csv" for x in ("devices", "phones")),
         *(f"analysis/report/page.{x}" for x in ("css", "html", "js")),
     }
@@ -135,6 +135,7 @@ def test_a_first_program_runs_from_it(environment, tmp_path):
     assert version == metadata.version("pause_jax")
 
 
+@pytest.mark.nightly
 def test_its_command_runs(environment, tmp_path):
     """And a comparison without figures needs no extra."""
     command = ("compare", "--policies", "random", "--rounds", "5", "--seeds", "2", "--no-figures")

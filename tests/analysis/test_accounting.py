@@ -8,7 +8,6 @@ import sys
 
 import jax
 import numpy as np
-import pandas as pd
 import pytest
 from rich.console import Console
 
@@ -29,7 +28,6 @@ from pause_jax.privacy import (
     Uniform,
 )
 from pause_jax.privacy.mechanisms import GaussianLoss
-from tests.support.command import run
 
 pytestmark = pytest.mark.slow
 
@@ -421,30 +419,3 @@ def test_table_has_a_hint_without_dp_accounting(monkeypatch):
     with pytest.raises(ModuleNotFoundError, match="accounting"):
         total_epsilon(BANDIT.privacy, 2, DELTA)
     assert total_epsilon(BANDIT.privacy, 2, 0.0) == 4.0
-
-
-def test_command_prints_the_table_and_writes_the_ledger(monkeypatch, tmp_path, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "160")
-    status = run(
-        "compare", "--policies", "power_of_choice", "--rounds", "3",
-        "--seeds", "2", "--set", "learning.model=linear", "--set", "track_regret=false",
-        "--set", "learning.partition=iid", "--no-figures", "--no-report", "--name", "mine",
-    )  # fmt: skip
-    assert status == 0
-    printed = capsys.readouterr().out
-    for words in ("eps/coord", "eps/update", "sent without noise (", "(!)", "NO GUARANTEE"):
-        assert words in printed
-    rows = pd.read_csv(tmp_path / "results" / "mine" / "ledger.csv")
-    assert len(rows) == 2 * 30
-    assert set(rows) == set(ledger_table.COLUMNS)
-    size = 64 * 10 + 10
-    np.testing.assert_allclose(rows.eps_whole_update, size * rows.spent, rtol=1e-5)
-    spent = 200 * (1 - np.exp(-0.04 * rows.participations))
-    np.testing.assert_allclose(rows.spent, spent, rtol=1e-4, atol=1e-4)
-    assert not rows.exhausted.any()
-    assert set(rows.unit) == {"coordinate"}
-    assert rows.unnoised.str.contains(SIZES, regex=False).all()
-    assert rows.warning.str.contains("NO GUARANTEE").all()
-    assert rows.participations.sum() == 2 * 3 * 5
-    assert (rows.releases > rows.participations).any()

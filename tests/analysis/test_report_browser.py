@@ -194,12 +194,6 @@ def test_printed_page_is_white_and_shows_differing_fields(browser, compared):
         assert not any(part.is_visible() for part in hidden.all())
 
 
-def test_conclusions_are_readable_without_javascript(browser, compared):
-    with Visit(browser, compared, java_script_enabled=False) as visit:
-        assert "charts need JavaScript" in visit.page.locator("noscript").inner_text()
-        assert "Conclusions" in visit.page.locator(".verdict").last.inner_text()
-
-
 def test_modified_script_is_blocked(browser, compared, tmp_path):
     text = compared.read_text("utf-8")
     assert text.count('renderer: "svg"') == 1

@@ -9,7 +9,6 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -114,14 +113,6 @@ def book(unit, spent, unnoised=()):
         last_release=np.asarray([7, 9]),
         basic=spent, basic_delta=0.0, tight=spent, tight_at_most=spent, unnoised=unnoised,
     )  # fmt: skip
-
-
-@WIDTHS
-@pytest.mark.parametrize("unnoised", [(), ("losses",)])
-def test_ledger_with_long_labels_is_not_truncated(width, unnoised):
-    books = {name: book("update", 199.97, unnoised) for name in LABELS}
-    text = assert_whole(ledger_table.table(books), width)
-    assert ("(!)" in text) == bool(unnoised)
 
 
 def test_demo_ledger_fits_in_80_columns():
@@ -285,10 +276,3 @@ def test_only_empty_folders_are_released(tmp_path):
         result_folder.give_back(folder)
     assert not empty.exists()
     assert (full / "data.nc").exists()
-
-
-def test_data_file_replaces_an_older_file(tmp_path):
-    (tmp_path / "data.nc").write_text("older")
-    result_folder.save_data(xr.Dataset({"clock": ("round", [1.0, 2.0])}), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["data.nc"]
-    assert xr.load_dataset(tmp_path / "data.nc").clock.values.tolist() == [1, 2]

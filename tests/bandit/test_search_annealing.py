@@ -128,8 +128,13 @@ def optima_found(problem, available, trace):
     return hits, count
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("neighbourhood", NEIGHBOURHOODS)
+@pytest.mark.parametrize(
+    ("neighbourhood", "kind"),
+    [
+        *(("pause", kind) for kind in KINDS),
+        *itertools.product(("alsa", "vanilla"), ("ties", "untried")),
+    ],
+)
 def test_long_chains_reach_an_optimum(neighbourhood, kind):
     problem, available = problems(20, kind)
     trace = batched_anneal(neighbourhood, 1000, 3)(keys_of(20), problem, available)
@@ -241,15 +246,6 @@ def test_temperature_scale_is_equation_19_for_available_clients(kind):
             np.testing.assert_array_equal(landscape.index, problem.index[i])
         some_absent += not free.all()
     assert some_absent > 5 or kind != "masked"
-
-
-def test_temperature_scale_exceeds_every_energy_difference():
-    for seed in range(10):
-        index = np.random.default_rng(seed).choice(FINITE, K)
-        # The weight lists equal to the index: its extreme sets reach the bound.
-        scale = oracles.temperature_scale(index, [index, index], M, OMEGA)
-        energies = [oracles.energy(index, 2 * index, clients) for clients in SETS]
-        assert scale > max(energies) - min(energies)
 
 
 @pytest.mark.parametrize("neighbourhood", ["alsa", "vanilla"])

@@ -13,14 +13,12 @@ from scipy import stats
 
 from pause_jax.bandit.search import Exact, Exhaustive, Problem, exact, exhaustive
 from pause_jax.base.struct import ConfigError
-from pause_jax.config import SimConfig
-from pause_jax.policies import Pause
 from tests.reference import oracles
 
 pytestmark = pytest.mark.slow
 
-# Each is a compilation of both searches.
-SHAPES = [(14, 4), (12, 6), (10, 9), (6, 1), (5, 5)]
+# Each is a compilation of both searches: m between 1 and K, K - 1, 1 and K.
+SHAPES = [(9, 4), (8, 7), (6, 1), (5, 5)]
 # Few and dyadic: ties are common, and float32 sums are exact in any order.
 FINITE = [-2.0, -1.0, -0.5, 0.0, 0.25, 0.5, 1.0, 3.0]
 INDICES = [*FINITE, math.inf, -math.inf]
@@ -91,8 +89,7 @@ def test_finds_an_optimal_set(name, num_clients, num_selected):
 
 
 @pytest.mark.parametrize(("num_clients", "num_selected"), SHAPES)
-def test_exact_matches_exhaustive_on_ten_thousand_instances(num_clients, num_selected):
-    """2,500 for each shape: ties, infinities of both signs, masks."""
+def test_exact_matches_exhaustive_with_ties_infinities_and_masks(num_clients, num_selected):
     index, weight, available = instances(num_clients)
     values = {}
     for name in SEARCHES:
@@ -199,14 +196,6 @@ def test_exhaustive_refusal_states_the_count():
         exhaustive(np.ones(60), np.ones(60), 30)
 
 
-def test_exhaustive_config_refuses_before_any_work():
-    search = Exhaustive()
-    config = SimConfig(num_clients=300, num_selected=15, policy=Pause(search=search))
-    with pytest.raises(ConfigError, match=f"{math.comb(300, 15):,} sets"):
-        search.check("policy.search", config.sizes)
-    search.check("policy.search", SimConfig(num_clients=30, num_selected=5).sizes)
-
-
 @pytest.mark.parametrize(
     ("num_index", "num_weight", "num_selected"), [(4, 5, 2), (5, 4, 2), (4, 4, 0), (4, 4, 5)]
 )
@@ -242,15 +231,14 @@ def best_values(index, weight, num_selected):
 
 # Below and above 64 clients the search has different forms.
 @pytest.mark.parametrize(("num_clients", "num_selected"), [(20, 4), (100, 8)])
-def test_ten_thousand_random_instances_are_solved_exactly(num_clients, num_selected):
-    """5,000 of each shape."""
+def test_random_instances_are_solved_exactly(num_clients, num_selected):
     rng = np.random.default_rng(5)
-    shape = (5000, num_clients)
-    # Multiples of 1/256: sums are exact in float32. 1,500 rows have many ties, and in all rows the
+    shape = (1000, num_clients)
+    # Multiples of 1/256: sums are exact in float32. 300 rows have many ties, and in all rows the
     # index counts for much, for little, or for something between.
     index, weight = (rng.integers(-512, 512, shape) / 256 for _ in range(2))
-    index[:1500] = rng.integers(-2, 3, (1500, num_clients))
-    index *= 2.0 ** rng.integers(-1, 6, (5000, 1))
+    index[:300] = rng.integers(-2, 3, (300, num_clients))
+    index *= 2.0 ** rng.integers(-1, 6, (1000, 1))
     index, weight = index.astype(np.float32), weight.astype(np.float32)
     keys = jax.random.split(jax.random.key(3), len(index))
     present = np.ones(shape, bool)

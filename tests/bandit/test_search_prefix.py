@@ -148,17 +148,6 @@ def test_no_rounding_error_hides_the_best_prefix(scale):
     np.testing.assert_array_equal(values[np.arange(40), best], values.max(axis=1))
 
 
-def test_search_is_independent_of_other_batch_entries():
-    index, weight, available = instances(1000, 15, seed=2)
-    keys = jax.random.split(jax.random.key(2), BATCH)
-    together = jax.device_get(batched(15)(index, weight, available, keys))
-    run = jax.jit(lambda u, w, a, key: exact(u, w, 15, available=a, key=key))
-    for i in (0, 3, 8):
-        alone = run(index[i], weight[i], available[i], keys[i])
-        np.testing.assert_array_equal(together[0][i], alone[0])
-        np.testing.assert_array_equal(together[1][i], alone[1])
-
-
 jitted_order = jax.jit(ordered)
 
 

@@ -12,10 +12,10 @@ import sys
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 
-import pause_jax
 from pause_jax import QUANTITIES, cli, config_file, presets
 from pause_jax.cli import compare, options
 from pause_jax.learning import Digits, Linear
@@ -54,7 +54,7 @@ def compared(tmp_path_factory):
         status = run(
             "compare", "--policies", "random,all:none", "--rounds", "10", "--seeds", "2",
             "--target", "0.3", "--name", "mine", "--set", "learning.model=linear",
-            "--set", "track_regret=false",
+            "--set", "track_regret=false", "--per-client", "--set", "learning.holdout=0.2",
         )  # fmt: skip
     assert status == 0
     (folder / "printed.txt").write_text(printed.getvalue())
@@ -91,12 +91,26 @@ def test_compare_writes_data_configs_figures_and_summary(compared):
     data = xr.load_dataset(compared / "data.nc")
     assert data.config.values.tolist() == ["random", "all, no privacy"]
     assert data.sizes["seed"] == 2
+    assert set(QUANTITIES) <= set(data)
+    ledger = pd.read_csv(compared / "ledger.csv").query("policy == 'random'")
+    assert ledger.participations.sum() == 2 * 10 * 5
+    spent = 200 * (1 - np.exp(-0.04 * ledger.participations))
+    np.testing.assert_allclose(ledger.spent, spent, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(ledger.eps_whole_update, (64 * 10 + 10) * ledger.spent, rtol=1e-5)
     config = config_file.load(compared / "configs" / "random.toml")
     expected = presets.digits_small("random").replace(num_rounds=10, track_regret=False)
-    assert config == expected.override({"learning.model": Linear()})
+    assert config == expected.override({"learning.model": Linear(), "learning.holdout": 0.2})
     about = json.loads((compared / "run.json").read_text())
     assert {"jax", "pause_jax"} <= set(about["versions"])
     assert (compared / "figures" / "accuracy_vs_seconds.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_per_client_adds_client_accuracy_to_default_record(compared):
+    assert "worst tenth" in (compared.parents[1] / "printed.txt").read_text()
+    with xr.open_dataset(compared / "data.nc") as data:
+        assert data.client_accuracy.dims == ("config", "seed", "eval_round", "client")
+        assert np.isfinite(data.client_accuracy).all()
+        assert "client_loss" in data
 
 
 def test_report_is_reproduced_from_data_file(compared, tmp_path, capsys):
@@ -142,17 +156,6 @@ def test_run_without_report_packages_succeeds_with_install_hint(monkeypatch, tmp
     assert not (tmp_path / "results" / "without" / "report.html").exists()
     assert run(*arguments, "asked", "--no-report") == 0
     assert "pip install" not in capsys.readouterr().out
-
-
-def test_per_client_adds_client_accuracy_to_default_record(tmp_path, capsys):
-    small = ("--rounds", "4", "--seeds", "2", "--set", "learning.model=linear", *BARE)
-    held = ("--per-client", "--set", "learning.holdout=0.2", "--set", "track_regret=false")
-    assert run("run", "digits_small", "--name", "mine", *small, *held) == 0
-    assert "worst tenth" in " ".join(capsys.readouterr().out.split())
-    with xr.open_dataset(tmp_path / "results" / "mine" / "data.nc") as data:
-        assert data.client_accuracy.dims == ("config", "seed", "eval_round", "client")
-        assert np.isfinite(data.client_accuracy).all()
-        assert {"client_loss", *QUANTITIES} <= set(data)
 
 
 @pytest.mark.parametrize(
@@ -265,40 +268,24 @@ def test_choices_are_listed(monkeypatch, capsys, kind, listed):
     assert [name for name in listed if name not in printed] == []
 
 
-def test_the_version_is_printed(capsys):
-    assert run("--version") == 0
-    assert capsys.readouterr().out.startswith(f"pause_jax {pause_jax.__version__}, JAX ")
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("compare", "--policies", "best"), ["policy = 'best'", "pause"]),
         (("compare", "--policies", "pause,pause"), ["pause is listed twice"]),
-        (("compare", "--policies", "all:lots"), ["privacy = 'lots'", "l1_vector"]),
         (("compare", "--preset", "big"), ["big: must be a config file", "digits_small"]),
         (("compare", "--set", "reward.gamma"), ["PATH=VALUE"]),
-        (("compare", "--set", "reward.gamma=-3"), ["reward.gamma = -3", ">= 0"]),
         (("compare", "--set", "num_selected=31"), ["num_selected = 31", "<= num_clients = 30"]),
         (("compare", "--target", "80"), ["--target 80", "<= 1"]),
         (("compare", "--per-client"), ["'client_loss' needs held-out samples"]),
         (("compare", "--seeds", "0"), ["--seeds", "greater than or equal to 1"]),
         (("compare", "--preset", "mnist_small", "--data-dir", "nowhere"), ["nowhere", "folder"]),
         (("run", "nowhere.toml"), ["nowhere.toml", "digits_small"]),
-        (("run", "digits_small", "--rounds", "0"), ["digits_small: num_rounds = 0", ">= 1"]),
         (("compare", "--set", "policy=random"), ["--set policy=random", "--policies"]),
         (("compare", "--seed", "4294967296"), ["--seed", "4294967295"]),
-        (("audit", "--seed", "-1"), ["--seed", "greater than or equal to 0"]),
         (("compare", "--load", "leaves.py"), ["--load leaves.py", "SystemExit"]),
-        (("compare", "--set", "reward=3"), ["--set reward = '3'", "reward.gamma"]),
-        (
-            ("compare", "--set", "policy.speed_weight=3"),
-            ["Did you mean 'policy.index.speed_weight'?"],
-        ),
         (("run", "caf\udce9.toml", "--name", "x"), ["caf\\udce9' must be a printable string"]),
         (("run", "good.toml", "good.toml"), ["good.toml is listed twice"]),
-        (("sweep", "good.toml", "--policy", "best"), ["policy = 'best'"]),
-        (("run", "good.toml", "garbage.toml"), ["garbage.toml: learning = 'garbage'"]),
         (("run", "good.toml", "bad.toml"), ["bad.toml: reward.gamma = -3"]),
         (
             ("run", "good.toml", "bad.toml", "--set", "m=3"),
@@ -312,7 +299,6 @@ def test_bad_input_prints_one_message_and_leaves_no_files(tmp_path, capsys, argu
     (tmp_path / "leaves.py").write_text("import sys\nsys.exit(0)\n")
     for name in ("good.toml", "caf\udce9.toml"):
         (tmp_path / name).write_text('learning = "none"\n')
-    (tmp_path / "garbage.toml").write_text('learning = "garbage"\n')
     (tmp_path / "bad.toml").write_text('learning = "none"\n[reward]\ngamma = -3\n')
     assert run(*arguments) == 2
     error = capsys.readouterr().err
@@ -400,7 +386,7 @@ def test_full_output_device_prints_one_line(monkeypatch, capsys):
 def test_closed_pipe_ends_the_program_silently(monkeypatch, capsys):
     reading, writing = os.pipe()
     os.close(reading)
-    program = [sys.executable, "-m", "pause_jax", "show", "digits_small"]
+    program = [sys.executable, "-m", "pause_jax", "--version"]
     with os.fdopen(writing, "w") as closed:
         ended = subprocess.run(
             *(program,), stdout=closed, stderr=subprocess.PIPE, text=True, check=False

@@ -49,7 +49,7 @@ def test_fine_tuning_runs(monkeypatch, tmp_path, capsys):
     assert sizes == [sum((height + 1) * width for height, width in kernels), 17 * 10, low_rank]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_local_work_runs(capsys):
     smaller = {'"learning.max_steps": 60}': '"learning.max_steps": 60, "num_rounds": 4}'}
     names = play("docs/guides/local_work.md", smaller=smaller)
@@ -57,14 +57,14 @@ def test_local_work_runs(capsys):
     assert "<xarray.DataArray" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_budgets_run(capsys):
     smaller = {"num_rounds=100,": "num_rounds=100, track_regret=False,"}
     play("docs/guides/budgets.md", smaller=smaller)
     assert "50." in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_who_is_left_behind_runs(capsys):
     smaller = {'"learning.holdout": 0.2}': '"learning.holdout": 0.2, "num_rounds": 4}'}
     names = play("docs/guides/who_is_left_behind.md", smaller=smaller)
@@ -72,7 +72,7 @@ def test_who_is_left_behind_runs(capsys):
     assert capsys.readouterr().out.count("<xarray.DataArray") == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_tables_run(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     few = ".replace(num_rounds=10, eval_every=5, track_regret=False).override("

@@ -65,6 +65,7 @@ def test_a_search_is_called_alone():
     assert len(set(names["clients"].tolist())) == 5
 
 
+@pytest.mark.nightly
 def test_own_arrays_own_module_own_latencies(own_world, monkeypatch):
     monkeypatch.setattr(plotting, "_FORMATS", ("png",))  # tests/analysis/test_plotting.py has all
     page = "docs/guides/all_your_own.md"

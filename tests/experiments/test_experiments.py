@@ -53,6 +53,7 @@ def test_the_expected_numbers_are_the_authors(shared):
             assert str(theirs["last_round"]) in theirs[name]
 
 
+@pytest.mark.nightly
 def test_cifar10_small_runs_small_and_its_checks_can_fail(tmp_path, monkeypatch, capsys):
     def small(policy="pause", data_dir=None):
         assert data_dir in ("folder", None)

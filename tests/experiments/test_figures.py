@@ -52,6 +52,7 @@ def test_observations_count_every_slot_and_order_the_groups(monkeypatch):
     assert np.ptp(whole.sel(config="beta = 0.1").values) < 2
 
 
+@pytest.mark.nightly
 def test_bsfl_figs_5_6_runs_small_and_its_checks_can_fail(tmp_path, capsys):
     # In 40 rounds there is hardly anything but exploration: the checks must say so.
     with pytest.raises(typer.Exit):

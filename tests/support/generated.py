@@ -158,38 +158,3 @@ def damaged(draw: st.DrawFn) -> SimConfig:
         path = draw(st.sampled_from(paths(config)))
         config = config.override({path: draw(st.sampled_from(WEIRD))})
     return config
-
-
-# What a hand at a keyboard may leave in a config file, or after an equals sign.
-TEXTS = (
-    "", "none", "nan", "inf", "-inf", "-1", "0", "2", "0.5", "1e400", "99999999999999999999",
-    "0x7fffffffffffffff", "true", "[]", "[[1], 2]", "[1, 'a']", "{}", "{ name = 3 }",
-    "{ name = 'pause', name = 'bsfl' }", "'pause'", "1979-05-27T07:32:00Z", "07:32:00",
-    "'''two\nlines'''", "\x00", "= 3", "a.b = 3", "\N{LATIN SMALL LETTER ALPHA}",
-)  # fmt: skip
-
-
-@st.composite
-def edited(draw: st.DrawFn, text: str) -> str:
-    """A text after one to three slips of its editor."""
-    for _ in range(draw(st.integers(1, 3))):
-        lines = text.splitlines() or [""]
-        line, place = draw(st.integers(0, len(lines) - 1)), draw(st.integers(0, max(len(text), 1)))
-        slip = draw(st.sampled_from(("value", "double", "drop", "move", "insert", "delete", "cut")))
-        if slip == "value":
-            lines[line] = f"{lines[line].partition('=')[0]}= {draw(st.sampled_from(TEXTS))}"
-        elif slip == "double":
-            lines.insert(line, lines[line])
-        elif slip == "drop":
-            del lines[line]
-        elif slip == "move":
-            lines.insert(draw(st.integers(0, len(lines) - 1)), lines.pop(line))
-        if slip in ("value", "double", "drop", "move"):
-            text = "\n".join(lines)
-        elif slip == "insert":
-            text = text[:place] + draw(st.text(max_size=3)) + text[place:]
-        elif slip == "delete":
-            text = text[:place] + text[place + draw(st.integers(1, 4)) :]
-        else:
-            text = text[:place]
-    return text

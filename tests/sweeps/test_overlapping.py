@@ -6,7 +6,6 @@ import pytest
 
 from pause_jax import Asynchronous, ConfigError, simulate, sweep, tuning
 from pause_jax.analysis import ledger_table
-from pause_jax.cli import settings
 from pause_jax.deploy.selector import Selector
 from pause_jax.learning import Iid
 from pause_jax.policies import named
@@ -106,23 +105,6 @@ def test_clock_numbers_share_a_program_and_clock_sizes_do_not():
     assert isinstance(found.best.clock, Asynchronous)
     assert found.best.clock.pace is not None
     assert found.best.clock.pace > 2.0
-
-
-def test_clock_sizes_can_form_a_grid():
-    configs = settings.grid(ALONE, ["clock.concurrency=3,5", "clock.buffer=1,4"])
-    assert len(configs) == 4
-    record = ("clients", "clock", "useful")
-    # The smallest and the largest: each is a program of its own, of the sweep and of single runs.
-    configs = {name: configs[name] for name in (min(configs), max(configs))}
-    grid = sweep(configs, KEYS, progress=False, record=record, max_batch=1)
-    for name, config in configs.items():
-        alone = simulate(config, KEYS[0], record=record)
-        row = grid.sel(config=name, seed=0)
-        np.testing.assert_array_equal(row.clients[:, : config.num_slots], alone.clients)
-        assert np.all(row.clients[:, config.num_slots :] == -1)
-        np.testing.assert_allclose(row.clock, alone.clock, rtol=1e-6)
-        np.testing.assert_allclose(row.useful, alone.useful, rtol=1e-6)
-    assert len(np.unique(grid.clock.isel(round=-1))) == 4
 
 
 def test_ledger_charges_starts(without_learning):

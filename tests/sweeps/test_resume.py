@@ -155,18 +155,6 @@ def test_resume_with_a_store_continues_in_the_same_folder(cache, here, tmp_path)
     assert not (first / "unfinished").exists()
 
 
-def test_command_stopped_before_the_first_run_ends_reports_it_in_one_line(cache, tmp_path):
-    slow = (*RUN, "--rounds", "40000", "--seeds", "8", "--max-batch", "1", "--name", "mine")
-    process = program(tmp_path, cache, *slow)
-    kept = tmp_path / "results" / "mine" / "unfinished"
-    while process.poll() is None and not (kept / "made_by.json").exists():
-        time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)  # nohup ignores SIGHUP, a background job SIGINT
-    _, error = process.communicate(timeout=600)
-    # Nothing may have been saved before the first run has ended.
-    assert_stopped(process, error, signal.SIGTERM, "(to continue|to start over)")
-
-
 def test_simultaneous_starts_use_separate_folders(monkeypatch, tmp_path):
     make = pathlib.Path.mkdir
 

@@ -380,7 +380,7 @@ def flat(x):
     return x.reshape(len(x), -1)
 
 
-def fingerprints(factor):
+def fingerprints(factor, names=("custom", "plain")):
     """Of configs with and without parts that a factor changes."""
 
     @jax.custom_jvp
@@ -405,21 +405,20 @@ def fingerprints(factor):
         num_rounds=2, num_clients=5, track_regret=False, privacy=NoPrivacy()
     )
     configs, keys = {"custom": base.override(custom), "plain": base}, jax.random.split(KEY)
-    return {
-        name: fingerprint(plan_sweep({name: config}, keys).made_by)
-        for name, config in configs.items()
-    }
+    return {name: fingerprint(plan_sweep({name: configs[name]}, keys).made_by) for name in names}
 
 
 def test_program_digest_is_the_same_in_every_process():
-    program = f"import json; from {__name__} import *; print(json.dumps(fingerprints(0.5)))"
+    program = (
+        f"import json; from {__name__} import *; print(json.dumps(fingerprints(0.5, ['custom'])))"
+    )
     ran = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": ROOT},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     first, other = fingerprints(0.5), fingerprints(0.25)
-    assert json.loads(ran.stdout) == first
+    assert json.loads(ran.stdout) == {"custom": first["custom"]}
     assert {name for name, each in first.items() if other[name] == each} == {"plain"}
 
 
@@ -431,12 +430,6 @@ def test_path_of_the_data_does_not_matter(keys, tmp_path):
 
     assert different(made_by("here.csv", 1.0), made_by("there.csv", 1.0)) == []
     assert different(made_by("here.csv", 1.0), made_by("there.csv", 2.0)) != []
-
-
-def test_damaged_description_is_rejected(kept, keys):
-    (kept / "made_by.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"made_by\.json: is damaged"):
-        sweep(CONFIGS, keys, store=kept, **SETTINGS)
 
 
 def test_invalid_store_folder_is_rejected_before_any_run(keys, tmp_path, monkeypatch):
@@ -472,7 +465,7 @@ def test_second_process_cannot_run_the_same_sweep(kept, keys):
 
 # The server has moments, and updates that are late wait in the state.
 LEARNED = (
-    presets.digits_small("sa_pause")
+    presets.digits_small("pause")
     .replace(num_rounds=20, eval_every=8, num_clients=8, deadline=0.3, stale_updates="next")
     .replace(track_regret=False)
     .override(

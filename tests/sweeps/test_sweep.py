@@ -78,24 +78,14 @@ def test_row_equals_the_single_run(learned, keys):
         assert_row_is_single_run(row, config, keys[1])
 
 
-def test_chunk_size_does_not_change_results(keys, monkeypatch):
-    # In several threads so few runs would all be played one by one.
-    monkeypatch.setattr(plan, "threads_of", lambda mesh: 1)
-    configs = [bandit().override({"reward.gamma": g}) for g in (0.0, 5.0, 50.0)]
-    assert plan.plan_sweep(configs, keys, record=RECORDED).chunkings[0].batch > 2
-    whole = sweep(configs, keys, record=RECORDED, progress=False)
-    given = {"record": RECORDED, "max_batch": 2}
-    assert plan.plan_sweep(configs, keys, **given).chunkings[0].batch == 2
-    found = sweep(configs, keys, progress=False, **given)
-    xr.testing.assert_allclose(found, whole, rtol=1e-6, atol=1e-5)
-
-
-def test_number_of_threads_does_not_change_results(keys, monkeypatch):
+def test_chunk_size_and_threads_do_not_change_results(keys, monkeypatch):
     configs = [bandit().override({"reward.gamma": g}) for g in (0.0, 5.0)]
     results = []
-    for threads in (1, 2, 3):
+    for threads, max_batch, expected in ((1, None, 8), (1, 2, 2), (3, None, 1)):
         monkeypatch.setattr(plan, "threads_of", lambda mesh, threads=threads: threads)
-        results.append(sweep(configs, keys, record=RECORDED, progress=False))
+        given = {"record": RECORDED, "max_batch": max_batch}
+        assert plan.plan_sweep(configs, keys, **given).chunkings[0].batch == expected
+        results.append(sweep(configs, keys, progress=False, **given))
     for result in results[1:]:
         xr.testing.assert_allclose(result, results[0], rtol=1e-6, atol=1e-5)
 
@@ -319,7 +309,7 @@ def test_interrupt_keeps_finished_runs(keys, monkeypatch, failure, gammas, chunk
 
 def test_policies_with_equal_cohort_size_share_a_program(keys, two_cores):
     """Each with its own numbers, and with the bits of any sweep that it is alone in."""
-    configs = {name: bandit(name, num_clients=11) for name in ("random", "oort", "all")} | {
+    configs = {name: bandit(name, num_clients=11) for name in ("random", "oort")} | {
         f"sa_pause {weight}": bandit("sa_pause", num_clients=11).override(
             {"policy.index.speed_weight": weight, "policy.search.steps": 30}
         )
@@ -331,8 +321,8 @@ def test_policies_with_equal_cohort_size_share_a_program(keys, two_cores):
         return sweep(configs, keys, progress=False, record=recorded)
 
     groups = plan.plan_sweep(configs, keys, record=recorded).groups
-    # All chooses more clients, and oort reads losses; the others are one program.
-    assert len({jax.tree.structure(group[0].config) for group in groups}) == 3
+    # Oort reads losses; the others are one program.
+    assert len({jax.tree.structure(group[0].config) for group in groups}) == 2
     alone = swept(configs["random"])
     together = swept(configs)
     compilations = Compilations()
@@ -340,7 +330,7 @@ def test_policies_with_equal_cohort_size_share_a_program(keys, two_cores):
     assert compilations.programs == 0
     for name, config in configs.items():
         apart = swept(config)
-        row = together.sel(config=name).isel(slot=slice(config.cohort_size))
+        row = together.sel(config=name)
         for quantity in ("clients", "counts"):
             np.testing.assert_array_equal(row[quantity], apart[quantity][0])
         for quantity in ("clock", "energy", "acceptance_rate"):

@@ -74,6 +74,7 @@ def kill_one(folder):
         os.kill(process, signal.SIGKILL)
 
 
+@pytest.mark.nightly
 def test_dask_cluster_survives_a_killed_and_an_added_worker(whole, tmp_path):
     distributed = pytest.importorskip("distributed")
 
