@@ -93,26 +93,31 @@ BSFL = (
 )  # fmt: skip
 HEAD = """# Reproduction
 
-Every figure and table of both papers that shows results has an experiment: a folder in
-`experiments/` with a README, a picture, its output (`output.txt`) and a verdict on each claim
+Every figure and table with results in both papers has an experiment in a folder of `experiments/`.
+The folder contains a README, a picture, the output (`output.txt`) and a verdict on each claim
 (`verdicts.jsonl`). `make experiment NAME=folder` runs the experiment. Image experiments also need
 `DATA_DIR=folder`, a folder of data sets prepared by tensorflow-datasets. To resume an interrupted
 experiment, run the same command again. Times are for 2 CPU cores.
 
-One rule determines all verdicts (`experiments/common/claims.py`). Each figure's program lists its
-claims with bounds and targets that do not depend on the runs. All intervals of a figure hold
-jointly with 95 % confidence (Bonferroni over its claims). The rule is newer than most runs, so we
-knew their results when we chose the bounds that the papers do not state.
+One rule (`experiments/common/claims.py`) determines all verdicts. The program of each figure lists
+the claims about the figure, with bounds and targets that do not depend on the runs. All intervals
+of a figure hold jointly with 95 % confidence (Bonferroni correction over the claims). The rule is
+newer than most runs. We therefore knew the results of these runs when we chose the bounds that the
+papers do not state.
 
-- **confirmed**: every value in the interval satisfies the claim. **refuted**: no value does.
-- **open**: the interval contains a bound, or fewer than three seeds ran, or the verdict would hold
-  only for nearly normal differences. Student's interval is too narrow for skewed differences, so a
-  verdict must also hold for lognormal differences.
-- **not decidable here**: the interval contains a bound, with at least three seeds. At the measured
-  mean and spread, 80 % power would require more than 20 seeds. The evidence states the required
-  number. The number of additional seeds is fixed in advance, regardless of the interval.
-- **compatible**: the claim passed a test that could have rejected it. A pass does not confirm it.
-- **holds**, **fails**: the claim was checked by an exact computation, without randomness.
+- **confirmed**: every value in the interval satisfies the claim. **refuted**: no value in the
+  interval satisfies the claim.
+- **open**: the interval contains a bound, or fewer than three seeds ran, or all seeds gave the same
+  value. A claim is also open if its verdict would hold only for nearly normal differences.
+  Student's t-intervals are too narrow for skewed differences. A verdict on a mean must therefore
+  also hold at the critical value for lognormal differences.
+- **not decidable here**: the interval contains a bound, although at least three seeds ran. With the
+  measured mean and spread, 80 % power would require more than 20 seeds. The evidence states the
+  required number of seeds. The number of additional seeds is fixed in advance, regardless of the
+  interval.
+- **compatible**: the claim passed a test that could have rejected the claim. Passing this test does
+  not confirm the claim.
+- **holds**, **fails**: an exact computation without randomness decided the claim.
 
 `tools/reproduction.py` writes this page."""
 PAPERS = {"PAUSE (Peleg et al., 2025)": PAUSE, "BSFL (Ben Ami et al., 2025)": BSFL}
