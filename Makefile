@@ -49,7 +49,7 @@ quick test nightly release-check: export OPENBLAS_NUM_THREADS := 1
 quick: $(STAMP)  ## run the quick tests (at most two minutes; ARGS=... for pytest)
 	$(BIN)/python $(TEST) -m "not slow and not nightly" $(ARGS)
 
-test: $(STAMP)  ## run the tests of every change (a quarter of an hour the first time; ARGS=... for pytest)
+test: $(STAMP)  ## run the tests, without the nightly ones (a quarter of an hour the first time; ARGS=... for pytest)
 	$(BIN)/python $(TEST) -m "not nightly" $(ARGS)
 
 nightly: $(STAMP)  ## run the notebooks, guides and experiments at small size, and other long tests (ten minutes)

@@ -110,7 +110,24 @@ def test_board_has_every_fleet_policy_and_seed():
         for policy in kept.policy.values:
             refused = bool(board.refusal(fleet, named(policy)))
             assert refused == bool(missing.sel(policy=policy, fleet=name).all())
+    best = board.read(found, "digits", tuned=True)
+    for policy in best.policy.values:
+        changed = best.settings.sel(policy=policy) != "{}"
+        same = best.late.sel(policy=policy).equals(kept.late.sel(policy=policy))
+        assert changed == (not same), policy
     assert board.path("digits").stat().st_size < 10**6
+
+
+@pytest.mark.nightly
+def test_board_of_fashion_has_six_fleets(shared):
+    folder = str(shared / "data" / "tfds")
+    found = fleets.fleets("fashion", folder)
+    for tuned in (False, True):
+        kept = board.read(found, "fashion", tuned=tuned)
+        assert tuple(kept.fleet.values) == fleets.FASHION
+        assert kept.late.notnull().sum() > 40 * 6 * 16
+    with pytest.raises(ConfigError, match="fleet 'tails': must be one of alike"):
+        pause_jax.gauntlet("random", track="fashion", data_dir=folder, only=["tails"])
 
 
 def test_changed_fleet_is_refused_before_any_run(monkeypatch):
@@ -225,7 +242,8 @@ def test_command_writes_tables_and_a_copy_of_random_is_level(tmp_path):
 @pytest.mark.slow
 def test_replayed_runs_match_the_stored_ones():
     """Only up to rounding: the board was computed on another type of processor."""
-    replayed = board.verify(3, only=["alike", "drift"], seed=1)
+    runs = [board.verify(n, only=["alike", "drift"], tuned=n == 1, seed=1) for n in (1, 2)]
+    replayed = pd.concat(runs, ignore_index=True)
     differences = np.abs(replayed["replayed"] - replayed["stored"])
     assert differences.max() < 2.5, replayed
     others = np.abs(replayed["replayed"] - replayed["stored"].to_numpy()[[1, 2, 0]])
