@@ -173,7 +173,7 @@ class Doubles(Random):
         return policy._replace(select=select)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_policies_that_read_losses_and_keep_updates_run_and_a_fault_is_shown():
     fleet = fleets.fleets()["labels"]._replace(seconds=(3.0, 9.0))
     policies = {name: named(name) for name in ("random", "power_of_choice", "divfl", "pause")}

@@ -19,6 +19,7 @@ from tests.support import modes
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.nightly
 def test_every_part_runs_under_both_modes():
     env = {**os.environ, "JAX_NUMPY_RANK_PROMOTION": "raise", "TF_CPP_MIN_LOG_LEVEL": "3"}
     env |= dict.fromkeys(("JAX_ENABLE_X64", "JAX_DEBUG_KEY_REUSE"), "1")
