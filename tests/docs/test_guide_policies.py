@@ -12,7 +12,7 @@ from tools import board
 
 ROOT = pathlib.Path(__file__).parents[2]
 GUIDE = board.PAGE.read_text(encoding="utf-8")
-BOARD = read(fleets(), "digits")
+BOARD, TUNED = (read(fleets(), "digits", tuned=tuned) for tuned in (False, True))
 AHEAD, BEHIND = board.marks(BOARD, 1), board.marks(BOARD, -1)
 MEANS = {time: BOARD[time].mean("seed").to_pandas() for time in TIMES}
 LEADS = {time: (each - each.loc["random"]).mean(axis=1) for time, each in MEANS.items()}
@@ -101,3 +101,20 @@ def test_thompson_sampling_ends_below_pause_as_the_other_guide_says():
     late = MEANS["late"]
     ahead = (late.loc["pause"] - late.loc["pause_thompson"]).round(1)
     assert (int((ahead >= 0).sum()), int((ahead >= 2).sum())) == (12, 4)
+
+
+def test_tuned_policies_have_the_stated_leads():
+    assert f"\n{board.gains(BOARD, TUNED, 'digits')}\n" in GUIDE
+    early, late = (
+        (TUNED[time] - BOARD[time].sel(policy="random")).mean(("fleet", "seed")).to_series()
+        for time in TIMES
+    )
+    names = ["pause", "oort", "cs_ucb"]
+    assert LEADS["late"][names].round(1).tolist() == pytest.approx([3.6, 1.4, 1.4])
+    assert late[names].round(1).tolist() == pytest.approx([4.4, 2.5, 3.7])
+    assert early[["oort", "pause"]].round(1).tolist() == pytest.approx([13.2, 3.6])
+    assert TUNED.settings.sel(policy="speed_turns") == "{}"
+    assert round(late.max(), 1) == round(late["speed_turns"], 1)
+    lead = TUNED.late.sel(policy="pause") - TUNED.late.sel(policy="oort")
+    where = {sign: set(lead.fleet.values[(sign * lead > 0).all("seed")]) for sign in (1, -1)}
+    assert where == {1: {"labels", "shy"}, -1: {"noise"}}
