@@ -198,33 +198,6 @@ def test_epsilon_follows_the_participations_that_only_idle_clients_get_back():
     assert np.isinf(free.ask().epsilon).all()
 
 
-def test_policy_learns_nothing_about_missing_clients():
-    before, told = [], []
-    for failed in (None, {3: 2.0}):
-        selector = Selector(BASE.replace(policy=named("pause"), num_selected=8), KEY)
-        before.append(jax.device_get(jax.tree.leaves(selector._state)))
-        selector.ask()
-        selector.tell({}, failed=failed)
-        told.append(jax.device_get(jax.tree.leaves(selector._state)))
-    for one, other in zip(before[0], told[0], strict=True):
-        np.testing.assert_array_equal(one, other)
-    counts, speed = told[1][0], told[1][1]
-    np.testing.assert_array_equal(counts, np.arange(8) == 3)
-    np.testing.assert_allclose(speed[3], 0.05 / 2)
-
-
-def test_context_of_a_missing_client_is_not_learned():
-    config = BASE.replace(policy=named("rbcs_f"), latency=LinearContext(), num_selected=8)
-    selector = Selector(config, KEY)
-    before = selector._state
-    features = np.ones(config.latency.num_features)
-    selector.ask(answers={int(k): features for k in selector.question().clients})
-    selector.tell({2: 1.5})
-    for name in ("gram", "inverse", "moment"):
-        old, new = (np.asarray(getattr(state, name)) for state in (before, selector._state))
-        np.testing.assert_array_equal((old != new).reshape(8, -1).any(axis=1), np.arange(8) == 2)
-
-
 def test_only_latency_of_a_failed_client_is_observed():
     selector = Selector(BASE.replace(policy=All(), num_selected=8), KEY)
     observed = []

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,35 +23,29 @@ from tests.flower.world import KEY, client_app, config_of, model
 def play(folder: Path, rounds: int) -> None:
     """Play rounds, from the state in the folder on."""
     plan: dict[str, Any] = json.loads((folder / "plan.json").read_text())
-    config = config_of(plan.get("horizon", 25.0))
+    config = config_of()
     app = client_app(
         plan["delays"],
         f"{folder}/ledgers/{{partition-id}}.jsonl",
         privacy=config.privacy,
         faults={int(client): fault for client, fault in plan.get("faults", {}).items()},
-        reported=plan.get("reported"),
     )
     server = ServerApp()
     strategy = PauseStrategy(
         config,
         KEY,
         state=folder / "state",
-        seconds="reported" if "reported" in plan else "stamped",
         timeout_seconds=plan.get("timeout", 60.0),
         poll_seconds=0.02,
         min_available=10,
     )
-    times = []
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        start = time.perf_counter()
         result = strategy.start(grid, model(), num_rounds=rounds)
-        times.append(time.perf_counter() - start)
         arrays = {name: array.numpy().tolist() for name, array in result.arrays.items()}
         (folder / "model.json").write_text(json.dumps(arrays))
 
-    start = time.perf_counter()
     run_simulation(
         server,
         app,
@@ -63,7 +56,6 @@ def play(folder: Path, rounds: int) -> None:
         {
             "round": each.choice.round,
             "clients": each.choice.clients.tolist(),
-            "weights": each.choice.weights.tolist(),
             "epsilon": each.choice.epsilon.tolist(),
             "seconds": each.seconds,
             "failed": each.failed,
@@ -75,7 +67,6 @@ def play(folder: Path, rounds: int) -> None:
     (folder / "played.json").write_text(
         json.dumps({"rounds": played, "counts": counts, "spent": sorted(strategy.roster.spent)})
     )
-    print(f"{rounds} rounds in {times[0]:.1f} s, {time.perf_counter() - start:.1f} s with Ray")
 
 
 if __name__ == "__main__":

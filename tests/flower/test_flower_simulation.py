@@ -36,7 +36,6 @@ def play(folder: Path, rounds: int, plan: dict[str, Any]) -> tuple[dict[str, Any
     command = [sys.executable, "-m", "tests.flower.play", str(folder), str(rounds)]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
-    print(done.stdout.strip().splitlines()[-1])
     return json.loads((folder / "played.json").read_text()), done.stderr
 
 

@@ -220,24 +220,6 @@ class _Weights(nn.Module):
         return nn.Dense(1, use_bias=False, kernel_init=nn.initializers.zeros)(x)
 
 
-def test_a_client_uses_each_sample_once_and_a_large_one_eventually_all():
-    """By the order that the passes above have."""
-    partition = make_partition(25, 8)
-    training = make_training(make_dataset("regression"), batch_size=4, max_samples=8, largest=25)
-    keys = jax.random.split(jax.random.key(0), 60)
-    large, small = (
-        np.stack([sample_order(training, partition, client, key) for key in keys])
-        for client in (0, 1)
-    )
-    own = np.asarray(partition.order)
-    np.testing.assert_array_equal(np.sort(small), np.tile(np.sort(own[25:33]), (60, 1)))
-    assert all(len(set(order)) == 8 for order in large.tolist())
-    samples, used = np.unique(large, return_counts=True)
-    np.testing.assert_array_equal(samples, np.sort(own[:25]))
-    # Each of the 25 samples is in 8 / 25 of the windows.
-    assert np.all(np.abs(used / 60 - 8 / 25) < 4.5 * np.sqrt(8 / 25 * 17 / 25 / 60))
-
-
 def test_input_noise_has_the_quality_std_and_is_fixed_per_sample():
     features, quality = 4000, 0.6
     x = np.random.default_rng(2).uniform(-1, 1, (2, features)).astype(np.float32)
