@@ -21,7 +21,8 @@ class Threads(ThreadPoolClientTrainer):
 
     def __init__(self, clients: Clients, model: nn.Module) -> None:
         self.clients, self.model = clients, model
-        self.num_parallels, self.device, self.cache = os.cpu_count() or 1, "cpu", []
+        self.num_parallels, self.device = os.cpu_count() or 1, "cpu"
+        self.cache: list[Tensor] = []
         self.stop_event = threading.Event()
         torch.set_num_threads(1)
 
