@@ -2,10 +2,11 @@
 
 import pathlib
 
+import numpy as np
 import pytest
 import xarray as xr
 
-from pause_jax.analysis.gauntlet.board import read
+from pause_jax.analysis.gauntlet.board import path, read
 from pause_jax.analysis.gauntlet.fleets import fleets
 from pause_jax.analysis.gauntlet.standings import TIMES
 from tools import board
@@ -118,3 +119,17 @@ def test_tuned_policies_have_the_stated_leads():
     lead = TUNED.late.sel(policy="pause") - TUNED.late.sel(policy="oort")
     where = {sign: set(lead.fleet.values[(sign * lead > 0).all("seed")]) for sign in (1, -1)}
     assert where == {1: {"labels", "shy"}, -1: {"noise"}}
+
+
+def test_parameters_tuned_on_digits_do_not_transfer_to_fashion():
+    with xr.open_dataset(path("fashion"), engine="h5netcdf") as file:
+        scores = file.load()
+    default, tuned = (scores.sel(parameters=each) for each in board.PARAMETERS)
+    assert f"\n{board.gains(default, tuned, 'fashion')}\n" in GUIDE
+    leads = (scores.late - default.late.sel(policy="random")).mean(("fleet", "seed"))
+    found = leads.sel(policy=["pause", "pause_discounted"]).values.round(1)
+    np.testing.assert_allclose(found, [[1.8, 2.9], [0.2, 0.4]], atol=1e-6)
+    ahead, behind = board.marks(default, 1).late, board.marks(default, -1).late
+    assert [p for p in default.policy.values if ahead.sel(policy=p).any()] == ["all"]
+    found = {p: default.fleet.values[behind.sel(policy=p)].tolist() for p in ("fastest", "divfl")}
+    assert found == {"fastest": ["labels", "measured"], "divfl": ["labels"]}

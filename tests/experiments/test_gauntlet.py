@@ -3,7 +3,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-import xarray as xr
 
 from experiments.gauntlet import run
 from experiments.gauntlet.fleets import LEFT_OUT, MEANING, YARDSTICK, fleets, policies
@@ -56,18 +55,6 @@ def test_best_policy_is_listed_with_those_that_beat_it_in_a_world():
     each = {"once": [0, 4], "best": [3, 3], "copy": [3, 3], "below": [2, 3], "near": [1, 3.5]}
     found = {name: Judgement(np.array(a), np.zeros(2), 1) for name, a in each.items()}
     assert best_of(found) == ["best", "near", "once"]
-
-
-@pytest.mark.slow
-def test_new_scores_are_rounded_like_kept_ones(tmp_path, monkeypatch):
-    coordinates = {"config": ["random"], "seed": [0, 1], "eval_round": [0]}
-    each = tuple(coordinates), np.full((1, 2, 1), 232 / 300)
-    result = xr.Dataset({"eval_clock": each, "test_accuracy": each}, coordinates)
-    monkeypatch.setattr(run, "times_for", lambda *_: {"early": 1.0, "late": 2.0})
-    monkeypatch.setattr(run, "sweep", lambda *_, **__: result)
-    monkeypatch.setattr("jax.clear_caches", lambda: None)
-    found = run.scores("alike", ["random"], 2, tmp_path / "alike.csv")
-    assert found.early.tolist() == [77.333, 77.333]
 
 
 @pytest.mark.nightly

@@ -30,7 +30,7 @@ from pause_jax.world.latency import Network, Pareto, Switching, TwoGroups
 VERSION = 1
 # Tracks: data sets on which clients train. ``digits`` has all fleets, and ``fashion`` these.
 TRACKS = ("digits", "fashion")
-FASHION = ("alike", "labels", "spent", "measured")
+FASHION = ("alike", "labels", "measured")
 SEEDS = 16
 # Number of fleets for the Bonferroni correction, even if a policy is run on only some of them.
 FLEETS = 14
