@@ -19,7 +19,6 @@ def test_guard_finds_a_twenty_percent_slowdown_or_one_more_program(value):
 
 
 def test_guard_allows_noise_and_finds_a_missing_workload():
-    noisy = {"digits": {name: 1.05 * value for name, value in STORED["digits"].items()}}
-    noisy["digits"]["programs"] = 9.0
-    assert worse(STORED, noisy) == []
+    noisy = {name: 1.05 * value for name, value in STORED["digits"].items()} | {"programs": 9.0}
+    assert worse(STORED, {"digits": noisy}) == []
     assert len(worse(STORED, {})) == len(LIMITS)
