@@ -170,6 +170,7 @@ def test_study_extrapolates_the_runs_of_peers_that_finished():
     assert "time / ours | 20 | 15.40 | below" in report.targets({"W6": found}, None, [50.0])
 
 
+@pytest.mark.nightly
 def test_study_draws_a_figure_of_all_policies(tmp_path, monkeypatch):
     monkeypatch.setattr(study, "POLICIES", ("random", "fastest"))
     study.main(tmp_path / "study.png", rounds=2)

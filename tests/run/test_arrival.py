@@ -75,6 +75,7 @@ LEARN = BASE.replace(
 SENT = ("clients", "in_time", "test_loss", "downloaded", "uploaded")
 
 
+@pytest.mark.nightly
 def test_policies_that_read_losses_run_with_lost_updates():
     """Of the others, those that differ in kind meet such rules in test_selector.
 

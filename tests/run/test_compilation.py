@@ -9,7 +9,6 @@ import sys
 import time
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -127,18 +126,6 @@ def test_the_cache_can_be_moved(tmp_path, monkeypatch, restored):
         use_cache.__wrapped__()
         expected = folder or str(tmp_path / "ours" / "compiled")
         assert jax.config.values["jax_compilation_cache_dir"] == expected
-
-
-def test_meter_counts_from_its_start():
-    first = Compilations()
-    jax.block_until_ready(jax.jit(lambda x: jnp.sin(x) * 3.25)(jnp.ones(7)))
-    until_second = first.seconds
-    assert until_second > 0
-    second = Compilations()
-    assert second.seconds == 0
-    jax.block_until_ready(jax.jit(lambda x: jnp.cos(x) * 2.75)(jnp.ones(9)))
-    assert second.seconds > 0
-    assert first.seconds == pytest.approx(until_second + second.seconds)
 
 
 def test_notebook_reports_compilation_without_widgets(capsys, monkeypatch, recwarn):
@@ -292,6 +279,7 @@ for number in (1, 4):
 """
 
 
+@pytest.mark.nightly
 def test_checkpoint_is_restored_with_user_flags(tmp_path):
     printed = start(tmp_path, "-c", RESUMED, XLA_FLAGS="", PAUSE_JAX_CACHE=str(tmp_path))
     assert printed.count("Resuming a chunk after segment 1.") >= 2

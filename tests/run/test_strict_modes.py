@@ -100,6 +100,7 @@ def test_latencies_and_mechanisms_mix_no_dtypes(strict):
             assert jax.eval_shape(method, times).shape == times.shape
 
 
+@pytest.mark.nightly
 def test_healthy_runs_pass_all_modes_at_once():
     with jax.numpy_dtype_promotion("strict"), jax.debug_nans(True), jax.enable_checks(True):
         assert np.isfinite(simulate(LEARN.replace(policy=Random()), KEY).clock).all()

@@ -8,6 +8,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from pause_jax import Asynchronous, SimConfig, simulate
 from pause_jax.learning import Digits, Learning, Linear
@@ -53,6 +54,7 @@ def check(config: SimConfig) -> None:
     np.testing.assert_allclose(clocks(keys), expected, rtol=1e-6)
 
 
+@pytest.mark.nightly
 def test_run_is_the_same_under_every_transformation():
     done = subprocess.run(
         [sys.executable, "-m", "tests.run.test_transformations"],

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.slow
 ROOT = pathlib.Path(__file__).parents[2]
 
 
+@pytest.mark.nightly
 def test_eight_devices_match_one_device():
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
     ran = subprocess.run(

@@ -54,6 +54,7 @@ RECORDED = (
 )
 
 
+@pytest.mark.nightly
 def test_120_batched_rounds_match_single_runs(side_by_side):
     """What Oort chooses depends on the losses of all rounds before."""
     configs = {"slow": LONG, "fast": LONG.override({"learning.learning_rate": 0.05})}
