@@ -3,9 +3,9 @@
     python -m tools.guard            exit with 1 if a value is worse than the stored one
     python -m tools.guard --write    store the current values in tools/guard.json
 
-Times are divided by the times of plain JAX programs, measured in turns in the same process, so that
-stored values are valid on other machines as well. Processors still differ in these ratios:
-store the values of the parent commit on the same machine before you compare.
+Times are divided by the times of plain JAX programs, measured in turns in the same process. These
+ratios differ between processors, so store the values of the parent commit on the same machine
+first. Even on an idle machine, a ratio sometimes exceeds its limit by chance: repeat the run.
 """
 
 from __future__ import annotations
