@@ -31,9 +31,12 @@ from pause_jax.policies import NAMED, named
 
 LINES = "lines.jsonl"
 SEEDS = (64, 1024, 4096)
-PEERS = ("PyTorch loop", "PyTorch channels_last", "torch.func")
+LOOPS = ("PyTorch loop", "PyTorch channels_last")
 # Fastest first.
 WORKLOADS_IN_ORDER = ("W2", "W4", "W3", "W1", "W5_full")
+# Rounds per measurement of programs that train clients in parallel. In one round, an accelerator
+# spends most of the time on the start of the run.
+ROUNDS = 20
 
 
 class Setting(NamedTuple):
@@ -171,7 +174,7 @@ def speed(setting: Setting) -> Iterator[Step]:
     rounds, clients = (2, 1000) if small else (30, 1_000_000)
     yield Step("products", partial(device_choices.products, 16 if small else 8192, repeat))
     for name in ("tiny",) if small else WORKLOADS_IN_ORDER:
-        yield Step(name, partial(device_choices.training, name, repeat))
+        yield Step(name, partial(device_choices.training, name, repeat, 2 if small else ROUNDS))
     yield Step("searches", partial(device_choices.searches, clients, clients // 1000, repeat))
     for preset, data in (("digits_small", Digits().load()), ("mnist_small", setting.read("mnist"))):
         if data is not None:
@@ -183,26 +186,29 @@ def speed(setting: Setting) -> Iterator[Step]:
 def peers(setting: Setting) -> Iterator[Step]:
     """Yield timings of rounds in float32 and bfloat16, and in PyTorch if it is installed."""
     here = pathlib.Path(sys.executable)
-    chosen = {name: (here, CONTENDERS[name]) for name in (OURS, *PEERS)}
-    if importlib.util.find_spec("torch") is None:
-        chosen = {OURS: chosen[OURS]}
+    of_torch = () if importlib.util.find_spec("torch") is None else ("torch.func", *LOOPS)
+    chosen = {name: (here, CONTENDERS[name]) for name in (OURS, *of_torch)}
     module = CONTENDERS[OURS]._replace(norms=False)
     for kind in ("bfloat16",) if setting.small else ("float32", "bfloat16"):
         chosen[f"own Flax module, {kind}"] = here, module._replace(variant=kind)
     for workload in ("tiny",) if setting.small else WORKLOADS_IN_ORDER:
-        repeat = 1 if setting.small else 3
-        yield Step(workload, partial(_turns, workload, able(workload, chosen), repeat))
+        repeat, rounds = (1, None) if setting.small else (3, ROUNDS)
+        contenders = able(workload, chosen)
+        loops = {name: contenders.pop(name) for name in LOOPS if name in contenders}
+        yield Step(workload, partial(_turns, workload, contenders, repeat, rounds))
+        if loops:
+            yield Step(f"{workload}, loops", partial(_turns, workload, loops, 1, None))
 
 
-def _turns(workload: str, contenders: Any, repeat: int) -> Found:
-    measured = measure(workload, contenders, repeat, say, ON_ACCELERATOR)
+def _turns(workload: str, contenders: Any, repeat: int, rounds: int | None) -> Found:
+    measured = measure(workload, contenders, repeat, say, ON_ACCELERATOR, rounds)
     return {name: each.failure or f"{each.median:.4g} s a round" for name, each in measured.items()}
 
 
 def usual_speed(setting: Setting) -> Iterator[Step]:
     """Yield timings under the library's choices, for a process with other flags."""
     for name in ("tiny",) if setting.small else ("W2", "W4"):
-        yield Step(name, partial(device_choices.usual, name, 3))
+        yield Step(name, partial(device_choices.usual, name, 3, 2 if setting.small else ROUNDS))
 
 
 def figures(setting: Setting) -> Iterator[Step]:

@@ -53,13 +53,15 @@ class Training:
         return jax.block_until_ready(result)
 
 
-def training(name: str, repeat: int) -> Found:
-    """Time the rounds of a workload under each choice, in seconds for all rounds together."""
-    workload = WORKLOADS[name]
+def training(name: str, repeat: int, rounds: int) -> Found:
+    """Time the given number of rounds of a workload under each choice."""
+    workload = WORKLOADS[name]._replace(rounds=rounds)
     run = Training(workload).run
-    calls: dict[str, Callable[[], object]] = {USUAL: run}
-    for n in (1, workload.cohort):
-        calls[f"{n} clients side by side"] = partial(run, client_batch=n)
+    calls: dict[str, Callable[[], object]] = {
+        USUAL: run,
+        "one round": Training(workload._replace(rounds=1)).run,
+        "all clients side by side": partial(run, client_batch=workload.cohort),
+    }
     calls["products in all bits"] = partial(run, precision="highest")
     if any(kind == "conv" for kind, _ in workload.layers):
         forms = {"products": "products", "xla": "XLA's"}
@@ -68,6 +70,9 @@ def training(name: str, repeat: int) -> Found:
     rates = {precision: rate(precision) for precision in PRECISIONS}
     found = {}
     for title, timing in timings.items():
+        if title == "one round":
+            found[title] = cell(timing)
+            continue
         precision = "highest" if title.endswith("all bits") else "default"
         share = flops(workload) * workload.rounds / timing.median / rates[precision]
         note = f"{share:.3f} of the product's rate ({precision})"
@@ -77,9 +82,9 @@ def training(name: str, repeat: int) -> Found:
     return found
 
 
-def usual(name: str, repeat: int) -> Found:
-    """Time the rounds of a workload under the library's choices."""
-    calls = {USUAL: Training(WORKLOADS[name]).run}
+def usual(name: str, repeat: int, rounds: int) -> Found:
+    """Time the given number of rounds of a workload under the library's choices."""
+    calls = {USUAL: Training(WORKLOADS[name]._replace(rounds=rounds)).run}
     return cells(in_turns(calls, repeat, keep_going=True))
 
 

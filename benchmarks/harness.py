@@ -54,6 +54,8 @@ class Running:
 
     def __init__(self, python: pathlib.Path, contender: Contender, where: Mapping[str, str]):
         self._printed = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed with the process
+        # This repository first. A machine without network may have other packages on this path.
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         # A separate process group, for signals to reach the driver's child processes.
         self._process = subprocess.Popen(
             [str(python), "-m", f"benchmarks.drivers.{contender.driver}"],
@@ -62,7 +64,7 @@ class Running:
             stderr=self._printed,
             text=True,
             cwd=ROOT,
-            env={**os.environ, **_QUIET, **where, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, **_QUIET, **where, "PYTHONPATH": path},
             process_group=0,
         )
 
@@ -156,6 +158,7 @@ def measure(
     repeat: int,
     say: Callable[[str], None],
     where: Mapping[str, str] = ON_CPU,
+    rounds: int | None = None,
 ) -> dict[str, Measured]:
     """Measure contenders on a workload, in turns.
 
@@ -165,11 +168,12 @@ def measure(
       repeat: number of turns of each contender.
       say: function that reports progress.
       where: environment variables of the drivers, ``ON_CPU`` or ``ON_ACCELERATOR``.
+      rounds: rounds of a turn; None for the workload's own number.
 
     Returns:
       name -> measurement, including failed contenders with the reason.
     """
-    rounds = WORKLOADS[workload].rounds
+    rounds = rounds or WORKLOADS[workload].rounds
     measured: dict[str, Measured] = {}
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         data, weights = _files(workload, pathlib.Path(folder))

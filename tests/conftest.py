@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.set_threshold(50_000, 20, 50)
     assert "pause_jax" not in sys.modules, "imported before the tests' flags of XLA were set"
     flags = f"--xla_backend_optimization_level=0 --xla_disable_hlo_passes={','.join(UNUSED_PASSES)}"
-    if jax.__version_info__ < (0, 12):  # later ones do not know it, and end at an unknown flag
+    if jax.__version_info__ < (0, 11):  # later ones do not know it, and end at an unknown flag
         flags += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     os.environ.setdefault("XLA_FLAGS", flags)
     # Imported only now: pause_jax adds a flag of its own on some versions of JAX, and flags that

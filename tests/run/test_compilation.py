@@ -167,7 +167,7 @@ def test_user_options_take_precedence(monkeypatch):
     assert compiler_options("small") is None
     monkeypatch.setenv("XLA_FLAGS", "")
     assert compiler_options("large") == {"xla_backend_optimization_level": 2}
-    older = {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 12) else {}
+    older = {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {}
     assert compiler_options("small") == {"xla_backend_optimization_level": 2, **older}
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert compiler_options("large") is None
