@@ -1,8 +1,8 @@
 """Random draws for many clients or samples in one call, using both output words of threefry.
 
 ``jax.random`` folds two threefry words into one, and XLA compiles each call to a separate loop.
-Here, one call draws both output words for all clients. With a threefry key, a client's draws
-depend only on the key and the client's number, not on other clients or the number of words.
+Here, a single call draws both output words for all clients. With a threefry key, a client's draws
+depend only on the key and the client number, not on other clients or the number of words.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _GOLDEN = 0.6180339887498949
 
 
 def bits_of(key: Array, numbers: Array, count: int) -> Array:
-    """Draw ``count`` random words for each client or sample number in ``numbers``, int [n], >= 0.
+    """Draw ``count`` random words for each client or sample number, int [n] >= 0, in ``numbers``.
 
     Threefry (Salmon et al., 2011) encrypts pairs of words, here (number + 1, place), with the key.
     ``jax.random`` encrypts only pairs that start with 0, so it never encrypts any of these pairs.
@@ -50,7 +50,7 @@ def bits(key: Array, shape: tuple[int, ...]) -> Array:
 def below(word: Array, bound: Array | int) -> Array:
     """Convert random words to integers in [0, bound), an int32 array of the same shape.
 
-    The modulo makes small integers more likely, by a factor of about 1 + bound / 2^32.
+    The modulo makes small integers about 1 + bound / 2^32 times as likely as large ones.
     """
     return (word % jnp.asarray(bound).astype(jnp.uint32)).astype(jnp.int32)
 
@@ -63,7 +63,7 @@ def laplace(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Arr
 def laplace_from(words: Array) -> Array:
     """Convert random words to Laplace noise of scale 1, a float32 array of the same shape.
 
-    One bit sets the sign, and 31 set the magnitude, which is at most 22 (16 in ``jax.random``).
+    One bit sets the sign, and 31 bits set the magnitude, at most 22.2 (``jax.random``: 16.6).
     """
     magnitude = -jnp.log((_signed(words >> 1) + 0.5) * 2.0**-31)
     return jnp.where(words & 1, magnitude, -magnitude)
@@ -87,7 +87,7 @@ def _signed(words: Array) -> Array:
 
 
 def evenly(count: int) -> NDArray[np.float64]:
-    """Return i times the golden ratio modulo 1 for i = 0, ..., ``count`` - 1, float [count].
+    """Return frac(i * golden ratio) for i = 0, ..., ``count`` - 1, float [count].
 
     The values are spread evenly over [0, 1), and consecutive values differ by at least 0.38.
     """

@@ -21,10 +21,10 @@ class Streams(NamedTuple):
 
     Attributes:
       world: latencies, availability and drop-outs in every round, and client budgets.
-      data: partition of the samples among clients, data quality, and held-out samples.
+      data: partition of samples among clients, data quality, and held-out samples.
       model: initial model.
-      policy: queries and choices of the policy.
-      training: sample order and dropout masks of each client, and mini-batches for query answers.
+      policy: the policy's queries and choices.
+      training: each client's sample order and dropout masks, and mini-batches for query answers.
       privacy: noise added to each client's update.
       inputs: noise added to low-quality inputs, the same in every round.
     """
@@ -47,13 +47,13 @@ class RoundKeys(NamedTuple):
     """Random keys of one round.
 
     Attributes:
-      latency: latencies of all clients, their features, and drop-outs of the latency model.
-      availability: random availability of clients.
+      latency: all clients' latencies and features, and the latency model's drop-outs.
+      availability: random client availability.
       policy: the policy's query and choice.
-      training: training of the cohort. Each client's draws depend on its number.
+      training: cohort training. Each client's draws depend on its number.
       privacy: noise added to the cohort's updates. Each client's number is folded into this key.
-      availability_trace: transition of the availability trace in this round.
-      dropout: drop-outs of all clients with probability ``SimConfig.dropout``.
+      availability_trace: the availability trace's transition in this round.
+      dropout: all clients' drop-outs with probability ``SimConfig.dropout``.
       answers: answers to the policy's query. Each client's draws depend on its number.
     """
 
@@ -70,9 +70,9 @@ class RoundKeys(NamedTuple):
 def of_round(run: Streams, round: Array | int) -> RoundKeys:
     """Derive the keys of round t >= 1.
 
-    Round t folds 2 t and 2 t + 1 into the key of the ``world`` stream. For the last three keys, we
-    fold in 0 or 1, which no round of the stream uses, and then t. XLA compiles each threefry call
-    to a separate loop, so all folds are batched into two calls.
+    Round t folds 2 t and 2 t + 1 into the ``world`` stream's key. For the last three round keys, we
+    first fold in 0 or 1, which no round of that stream uses, and then t. XLA compiles each threefry
+    call to a separate loop, so all folds are batched into two calls.
     """
     impl = jax.random.key_impl(run.world)
 
@@ -94,12 +94,12 @@ def of_round(run: Streams, round: Array | int) -> RoundKeys:
 
 
 def first_availability(world: Array) -> Array:
-    """Derive the key for the initial state of the availability trace (its key for round 0)."""
+    """Derive the key for the availability trace's initial state (the trace's key for round 0)."""
     return jax.random.fold_in(jax.random.fold_in(world, 0), 0)
 
 
 def local_work(latency: Array) -> Array:
-    """Derive the key for a round's local work from the round's latency key."""
+    """Derive the key for a round's local work factors from the round's latency key."""
     return jax.random.fold_in(jax.random.clone(latency), 2**32 - 1)
 
 

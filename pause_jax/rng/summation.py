@@ -1,7 +1,7 @@
 """Sums with identical rounding in every program and at every batch size.
 
-XLA chooses the order of additions based on array shapes. A difference of one ulp can decide a
-near-tie between two cohorts, and two runs diverge after the first different choice.
+XLA chooses the order of additions based on array shapes. A one-ulp difference can decide a
+near-tie between two cohorts, and two runs diverge once they choose different cohorts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from jax import Array
 def tree_sum(values: Array) -> Array:
     """Sum over the last axis (length m) using a balanced tree of additions.
 
-    Each term is rounded at most ceil(log2 m) times. Increasing a term never decreases the sum.
+    Each term enters at most ceil(log2 m) additions. Increasing a term never decreases the sum.
     """
     while (size := values.shape[-1]) > 1:
         half = size // 2
@@ -25,9 +25,9 @@ def tree_sum(values: Array) -> Array:
 def add(total: Array, rest: Array, term: Array) -> tuple[Array, Array]:
     """Add a non-negative term to a non-negative compensated sum.
 
-    Returns (rounded total, rounding error not yet included). After any number of terms, the total
-    has a relative error of about one rounding. Knuth's two-sum computes the error of each addition
-    exactly, because XLA does not reorder additions by default.
+    Returns (rounded total, rounding error not yet included). After any number of terms, the total's
+    relative error is about that of a single rounding. Knuth's two-sum computes the error of each
+    addition exactly, because XLA does not reorder additions by default.
     """
     rough = total + term
     of_term = rough - total
@@ -37,7 +37,7 @@ def add(total: Array, rest: Array, term: Array) -> tuple[Array, Array]:
 
 
 def on_grid(values: Array, terms: int) -> Array:
-    """Round finite values [K] to a grid on which sums of up to ``terms`` of them are exact.
+    """Round finite values [K] to a grid on which sums of up to ``terms`` values are exact.
 
     The grid spacing is about one ulp of the largest possible sum, which is ``terms`` (static) times
     the largest absolute value.

@@ -1,4 +1,4 @@
-"""Simulated latency and availability of clients."""
+"""Simulated client latency and availability."""
 
 import lazy_loader
 

@@ -185,7 +185,7 @@ def test_intervals_round_trip_through_a_file(tmp_path):
         (f"client,start,end\n{'a' * 140_000},1,2\n", r"must be a CSV file in UTF-8 \(field larger"),
         (
             "client,start,end\n0,one,2\n",
-            r"line 2, '0,one,2': must be a client's number or name, foll",
+            r"line 2, '0,one,2': must be a client number or name, foll",
         ),
         ("client,start,end\n0,1\n", r"line 2, '0,1': must have 3 cells"),
         ("client,start,end\n1,1,2\n", r"has no interval for client 0"),

@@ -33,7 +33,7 @@ class AvailabilityTrace(FromFile):
         return ()
 
     def step(self, state: Any, key: Array, clock: Array, num_clients: int) -> tuple[Array, Any]:
-        """Return (clients connected in the next round, bool [K]; state after that round).
+        """Return (whether each client is connected next round, bool [K]; state after that round).
 
         Args:
           state: state after the previous round.
@@ -61,12 +61,12 @@ class Diurnal(AvailabilityTrace):
     """Periodic trace that connects each client once per period, for example at night.
 
     Client k connects ``spread`` * frac(k * golden ratio) periods after the start of each period.
-    The starts are therefore spread evenly for any number of clients, and are unrelated to latency.
+    These times are therefore spread evenly for any number of clients, and unrelated to latency.
 
     Attributes:
       period: length of the period in seconds.
       share: fraction of the period for which a client is connected.
-      spread: fraction of the period over which the clients' starts are spread. Use 1 for a
+      spread: fraction of the period over which connection times are spread. Use 1 for a
         worldwide fleet, and 0 if all clients connect at the same time.
     """
 
@@ -115,19 +115,19 @@ class Phones(AvailabilityTrace):
 
     Phone k is connected for a fraction of time equal to the quantile at frac(k * sqrt(2)) of an
     exponential distribution with mean ``share``. This fraction is multiplied by a daily factor that
-    varies from 1 - ``swing`` to 1 + ``swing`` (at ``peak``). The fraction is capped at 0.999.
-    The mean length of a connection, ``stretch``, does not depend on the duration of rounds.
+    varies from 1 - ``swing`` to 1 + ``swing`` (at ``peak``). The product is capped at 0.999.
+    The mean connection length, ``stretch``, does not depend on the duration of rounds.
 
     The defaults are fitted to ``data/cached_timers.json`` of github.com/Carkham/FLHetBench, which
     lists 1,000 users of FLASH (Yang et al., WWW 2021), 710 of whom were observed for a day to a
     week. A phone is considered connected while idle, charging and on Wi-Fi. In the data, the
-    quantiles 0.25, 0.5, 0.75, 0.9 and 0.95 of the fraction are 0.013, 0.055, 0.131, 0.255 and 0.324
-    (in this model: 0.027, 0.066, 0.132, 0.219 and 0.285).
+    0.25, 0.5, 0.75, 0.9 and 0.95 quantiles of the fraction are 0.013, 0.055, 0.131, 0.255 and 0.324
+    (in this model, 0.027, 0.066, 0.132, 0.219 and 0.285).
 
     Attributes:
       share: mean fraction of time for which a phone is connected.
-      stretch: mean length of a connection in seconds.
-      swing: relative amplitude of the daily variation of the fraction.
+      stretch: mean connection length in seconds.
+      swing: relative amplitude of the fraction's daily variation.
       peak: time of day with the most connected phones, in seconds after midnight. A run
         starts at midnight.
     """
@@ -156,7 +156,7 @@ class Phones(AvailabilityTrace):
         return self._chance(jnp.ones(num_clients), clock + ahead, ahead, num_clients)
 
     def _chance(self, before: Array, clock: Array, since: Array, num_clients: int) -> Array:
-        """Return P(connected) ``since`` seconds after the states ``before``, float [K]."""
+        """Return P(connected) ``since`` seconds after the states in ``before``, float [K]."""
         share = self._share(clock, num_clients)
         # Phones disconnect at rate 1 / stretch. The chain relaxes at the sum of its two rates.
         return share + (before.astype(share.dtype) - share) * jnp.exp(

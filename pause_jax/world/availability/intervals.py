@@ -28,7 +28,7 @@ class _Table(NamedTuple):
 
 # Latest allowed interval start, in seconds. float32 represents every integer up to this value.
 LATEST = 2**24
-# Loaded tables, keyed by digest. A traced program cannot read a file.
+# Loaded tables, keyed by digest, because a traced program cannot read files.
 _TABLES: dict[str, _Table] = {}
 
 
@@ -36,14 +36,14 @@ class Intervals(AvailabilityTrace):
     """Availability trace in which each client is online during its intervals [start, end).
 
     The CSV file has the header ``client,start,end`` and one line per interval: the client's id (a
-    number or a name) and simulated seconds 0 <= start < end. Intervals of a client may overlap.
-    Ids are numbered 0, 1, ... in natural order, as in :class:`pause_jax.latency.Traces`. Clients
-    beyond ``num_clients`` are ignored. Use :meth:`of` for arrays.
+    number or a name) and simulated seconds 0 <= start < end. A client's intervals may overlap.
+    Clients are numbered as in :class:`pause_jax.latency.Traces`, in the natural order of their ids.
+    Clients beyond ``num_clients`` are ignored. Use :meth:`of` for arrays.
 
     Attributes:
       period: seconds after which all intervals repeat, such as 86,400 for a day, or None if they
         do not repeat. An interval may extend beyond the period.
-      path: path of the file, absolute or relative to the working directory (static).
+      path: file path, absolute or relative to the working directory (static).
       digest: SHA-256 of the intervals, filled in when a run starts. A file with a different digest
         is rejected (static).
     """
@@ -130,7 +130,7 @@ def _row(where: str, line: list[str]) -> tuple[str, float, float]:
         client, start, end = client_id(line[0]), float(line[1]), float(line[2])
     except ValueError:
         raise ConfigError(
-            f"{where}, {','.join(line)!r}: must be a client's number or name, followed by two "
+            f"{where}, {','.join(line)!r}: must be a client number or name, followed by two "
             "times in seconds."
         ) from None
     return client, *_checked(where, (start, end))

@@ -29,7 +29,7 @@ class Measured(NamedTuple):
     when: NDArray[np.float64] | None  # float [N], round or time (None if the file has neither)
     ids: tuple[str, ...] = ()  # ids of clients 0, 1, ...
     by_round: bool = False  # whether ``when`` is the ``round`` column
-    dropped: tuple[str, ...] = ()  # violated rule of each skipped line
+    dropped: tuple[str, ...] = ()  # rule that each skipped line violates
 
 
 def parse(
@@ -41,7 +41,7 @@ def parse(
     rule are skipped, and ``Measured.dropped`` lists the violated rules.
 
     Raises:
-      ConfigError: if the CSV, header or a line (unless skipped) is invalid, or no line is valid.
+      ConfigError: if the CSV, the header or an unskipped line is invalid, or if no line is valid.
     """
     name = f"{where} = {path!r}"
     header, rows = source_file.table(name, content, full=False)
@@ -94,7 +94,7 @@ def _entries(
 
 
 def _entry(header: list[str], row: list[str]) -> dict[str, Any]:
-    """Return a line's values by column (NaN for empty seconds). Raise ValueError if invalid."""
+    """Return a line's values by column (NaN for empty seconds), or raise ValueError if invalid."""
     try:
         values = dict(zip(header, row, strict=True))
         client = values.pop("client")

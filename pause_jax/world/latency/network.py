@@ -27,12 +27,12 @@ COLUMNS = (
 _BUNDLED = {"": "devices.csv", "phones": "phones.csv"}
 # Fields of ``Work``, in the order of the columns in ``_Devices.median``.
 _AMOUNTS = ("samples", "download_bytes", "upload_bytes")
-# Gauss-Legendre rules for the least, second most and most variable part of the latency, on both
-# sides of the kink at tau_min (most variable: only above it). Errors are < 1e-5 for spreads <= 1.
+# Gauss-Legendre rules for the least, second most and most variable latency part, on both sides of
+# the kink at tau_min (only above it for the last rule). Errors are < 1e-5 for spreads <= 1.
 _LEAST, _MIDDLE, _MOST = (np.polynomial.legendre.leggauss(n) for n in (12, 14, 16))
 # Maximum spread (standard deviation of a value's logarithm). Spreads >= 16 may overflow.
 _MOST_SPREAD = 10.0
-# Integrals over log-normal values end at this number of standard deviations (tail mass 6e-7).
+# Integrals over log-normal values are cut at this number of standard deviations (tail mass 6e-7).
 _REACH = 5.0
 # Number of clients per batch in the quadrature, which has 24 x 28 x 16 nodes per client.
 _TOGETHER = 128
@@ -47,7 +47,7 @@ class _Devices(NamedTuple):
     spread: NDArray[np.float64]  # [D, 3], standard deviations of the logarithms
 
 
-# Loaded tables, keyed by digest. A traced program cannot read a file.
+# Loaded tables, keyed by digest, because a traced program cannot read files.
 _TABLES: dict[str, _Devices] = {}
 
 
@@ -60,17 +60,17 @@ class Network(Latency):
     the device's medians. Devices are listed in a CSV file with the columns ``device, share,
     sample_seconds, sample_spread, download_mbit, download_spread, upload_mbit, upload_spread``.
     Medians are in seconds per sample or Mbit/s, and spreads are standard deviations of natural
-    logarithms. Each device's share of the clients is spread evenly over the client numbers. If
-    there is no ``share`` column, row k describes client k. ``tools/devices.py`` creates the two
-    bundled tables: a synthetic one, and ``phones``, which is fitted to measurements.
+    logarithms. Each device is assigned to its ``share`` of the clients, spread evenly over the
+    client numbers. Without a ``share`` column, row k describes client k. ``tools/devices.py``
+    creates the two bundled tables, a synthetic one and ``phones``, which is fitted to measurements.
 
     Attributes:
       download_bytes, upload_bytes: bytes that a client receives (model) and sends (update), or
-        None for the size of the run's model.
-      samples: number of samples on which a client computes gradients in a round, or None for
-        the number in the run's local training.
-      path: path of the file, absolute or relative to the working directory. Empty for the
-        synthetic table, ``phones`` for the phone table, ``./phones`` for a local file (static).
+        None to use the run's model size.
+      samples: number of samples on which a client computes gradients in a round, or None to
+        use the number in the run's local training.
+      path: file path, absolute or relative to the working directory. Empty for the synthetic
+        table, ``phones`` for the phone table, ``./phones`` for a local file of that name (static).
       digest: SHA-256 of the file, filled in when a run starts. A file with a different digest is
         rejected (static).
     """

@@ -22,7 +22,7 @@ from pause_jax.world.latency.base import Latency, quadrature
 REACH = 9.0
 # Exponent x above which e^-x is negligible even in a float64 sum.
 _NEGLIGIBLE = 60.0
-# Gauss-Legendre rule for each random variable of ``LinearContext``.
+# Gauss-Legendre rule for each random variable in ``LinearContext``.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
 _MODEL_BITS = 2.0 * 2**20
 
@@ -71,7 +71,7 @@ class TwoGroups(NormalLatency):
     """
 
     name: ClassVar[str] = "two_groups"
-    summary: ClassVar[str] = "a fast half and a slow half, normal (PAUSE)"
+    summary: ClassVar[str] = "normal, with a fast half and a slow half (PAUSE)"
 
     fast_start: float = number(default=0.05, above=0)
     fast_span: float = number(default=0.15, at_least=0)
@@ -93,11 +93,11 @@ class TenGroups(NormalLatency):
     """Normal latency in ten equal groups, with means from slowest / 10 to slowest (BSFL Figs. 5-6).
 
     Attributes:
-      slowest: mean_k of the slowest group, in seconds.
+      slowest: mean of the slowest group, in seconds.
     """
 
     name: ClassVar[str] = "ten_groups"
-    summary: ClassVar[str] = "ten groups, mean 0.1 to 1.0 s, normal (BSFL)"
+    summary: ClassVar[str] = "normal, in ten groups with means from 0.1 to 1.0 s (BSFL)"
 
     slowest: float = number(default=1.0, above=0)
 
@@ -114,7 +114,7 @@ class SpeedNormal(Latency):
     If negative draws yielded the slowest latency, the expected speed would be 0.12. ``slowest`` is
     therefore the mean of X, not the expected speed. X = 0 yields 1 s.
 
-    Means are equally spaced from ``fastest`` (client 0) to ``slowest`` (client K - 1).
+    The means of X are equally spaced from ``fastest`` (client 0) to ``slowest`` (client K - 1).
 
     Attributes:
       std: standard deviation of X.
@@ -122,7 +122,7 @@ class SpeedNormal(Latency):
     """
 
     name: ClassVar[str] = "speed_normal"
-    summary: ClassVar[str] = "normal speeds, negative draws are fastest (BSFL, as published)"
+    summary: ClassVar[str] = "normal speeds, where negative draws are fastest (BSFL, as published)"
 
     min_latency: float = number(default=0.05, above=0, at_most=1)
     std: float = number(default=0.1, above=0)
@@ -280,7 +280,7 @@ class ShiftedExponential(SpacedLatency):
         return jnp.maximum(self.min_latency, self.scale(num_clients) * (1 + extra))
 
     def _above(self, num_clients: int) -> tuple[Array, Array, Array]:
-        """Return (start of the density above tau_min, mean delay, probability above start), [K]."""
+        """Return (start of the density above tau_min, mean delay, P(latency > start)), [K]."""
         least = self.scale(num_clients)
         start, mean = jnp.maximum(self.min_latency, least), self.straggling * least
         return start, mean, jnp.exp(-(start - least) / mean)
@@ -302,12 +302,12 @@ class ShiftedExponential(SpacedLatency):
 class Pareto(SpacedLatency):
     """Latency = max(tau_min, scale_k U^(-1 / shape)), U ~ U(0, 1), with minimum ``scale_k``.
 
-    P(latency > x) = (scale_k / x)^shape for x above tau_min and ``scale_k``. The variance is
-    infinite for ``shape`` <= 2, so means over a few rounds are unreliable. A ``shape`` <= 1 is
-    rejected, because the mean would also be infinite.
+    P(latency > x) = (scale_k / x)^shape for x >= max(tau_min, scale_k). The variance is infinite
+    for ``shape`` <= 2, so means over a few rounds are unreliable. A ``shape`` <= 1 is rejected,
+    because the mean would also be infinite.
 
     Attributes:
-      shape: exponent of the tail, > 1.
+      shape: tail exponent, > 1.
     """
 
     name: ClassVar[str] = "pareto"
@@ -319,8 +319,8 @@ class Pareto(SpacedLatency):
         shape: Any = self.shape
         if not isinstance(shape, jax.core.Tracer) and not shape > 1:
             raise ConfigError(
-                f"{path}.shape = {shape!r}: must be > 1, because the mean latency is infinite "
-                "otherwise. Raise shape, or use lognormal, whose mean is finite."
+                f"{path}.shape = {shape!r}: must be > 1, because otherwise the mean latency is "
+                "infinite. Raise shape, or use lognormal, whose mean is finite."
             )
 
     def sample(self, key: Array, num_clients: int) -> Array:
@@ -343,16 +343,16 @@ class Pareto(SpacedLatency):
 
 
 class LinearContext(Latency):
-    """Latency that is linear in features reported by clients (synthetic setting of RBCS-F).
+    """Latency that is linear in features reported by clients (RBCS-F's synthetic setting).
 
     Clients form four classes of equal size. In each round, client k has a processor speed
-    mu ~ U(0.5, 2) and a bandwidth B ~ U(2, 4) Mbit/s for a model of M = 2 * 2^20 bit. For class
+    mu ~ U(0.5, 2) and a bandwidth B ~ U(2, 4) Mbit/s for a model of M = 2 * 2^20 bits. For class
     c = 1, ..., 4 with spectral efficiency e_c = ln(1 + 10^(4 - c)),
 
         latency = max(tau_min, scale (c / mu + M / (B e_c)) (1 + spread U(-1, 1))).
 
-    The features are 1 / mu and M / B. Unlike the published setting, this model adds no constant
-    for clients in the previous cohort, because latencies must not depend on the policy.
+    The features are 1 / mu and M / B. Unlike the published setting, this model adds no constant to
+    latencies of clients in the previous cohort, because latencies must not depend on the policy.
 
     Attributes:
       scale: seconds per unit of c / mu + M / (B e_c).

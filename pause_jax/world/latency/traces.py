@@ -25,20 +25,20 @@ class _Table(NamedTuple):
     seconds: NDArray[np.float64]  # [N]
     # Bool [N], True for drop-outs, whose ``seconds`` repeat the client's previous measurement.
     dropped: NDArray[np.bool_]
-    # [N], the same two arrays with each client's entries in the order of measurement.
+    # [N], the same two arrays with each client's entries in measurement order.
     as_measured: NDArray[np.float64]
     dropped_then: NDArray[np.bool_]
     first: NDArray[np.int32]  # [C], index of the client's first entry
     size: NDArray[np.int32]  # [C], number of the client's entries
-    # [N], sums of ``seconds`` and of 1 / ``seconds`` from each entry to the client's last, in
-    # float64 to avoid rounding errors in means over many entries.
+    # [N], sums of ``seconds`` and of 1 / ``seconds`` from each entry to the client's last entry,
+    # in float64 to avoid rounding errors in means over many entries.
     sum_from: NDArray[np.float64]
     inverse_from: NDArray[np.float64]
     ids: tuple[str, ...]  # client ids of a file (empty for arrays)
 
 
-# Loaded tables, keyed by digest and order. A traced program cannot read a file. For a file with
-# a ``round`` column, the table for the ``played`` order has one row per client and round.
+# Loaded tables, keyed by digest and order, because a traced program cannot read files. For a file
+# with a ``round`` column, the table for the ``played`` order has one row per client and round.
 _TABLES: dict[str, _Table] = {}
 # Maximum number of rows in a table with one row per client and round.
 _MOST = 10**8
@@ -48,22 +48,22 @@ class Traces(Latency):
     """Latency = max(tau_min, one of the client's measurements).
 
     The CSV file has the header ``client,seconds`` and one line per measurement: the client's id (a
-    number or a name) and seconds > 0. Ids are numbered 0, 1, ... in natural order. With the
-    ``natural`` partition, clients and data are matched by id. If the data has no ids, the file's
-    ids must be names, or the numbers 0, 1, ... without gaps. Measurements are ordered by the
-    ``round`` or ``time`` column if present, otherwise by line. Clients may have different numbers
-    of measurements, and clients beyond ``num_clients`` are ignored. An empty cell in ``seconds``
-    marks a drop-out, in which the client does not answer. The server then waits for the
-    duration of the client's previous measurement, or of its first if there is no previous one.
+    number or a name) and seconds > 0. Clients are numbered 0, 1, ... in the natural order of
+    their ids. With the ``natural`` partition, clients and data are matched by id. If the data has
+    no ids, the file's ids must be names, or the numbers 0, 1, ... without gaps. Measurements are
+    ordered by the ``round`` or ``time`` column if present, otherwise by line. Clients may have
+    different numbers of measurements, and clients beyond ``num_clients`` are ignored. An empty
+    ``seconds`` cell marks a drop-out, where the client does not answer. The server then waits as
+    long as in the client's previous measurement, or in its first one if there is no previous one.
     Expectations are exact means over all measurements and waiting times. Use :meth:`of` for arrays.
 
     Attributes:
       order: ``drawn`` draws a measurement uniformly and independently in each round. ``played``
         replays the rounds of a file with a ``round`` column, starting with the first. A client that
-        has no line for a round repeats its previous measurement, or its first if there is none.
+        has no line for a round repeats its previous measurement, or its first if none precedes it.
         Without a ``round`` column, round t replays the client's t-th measurement. After the last
-        entry, the replay starts over (static). The genie knows the latencies of replayed rounds.
-      path: path of the file, absolute or relative to the working directory (static).
+        entry, the replay restarts (static). The genie knows the latencies of replayed rounds.
+      path: file path, absolute or relative to the working directory (static).
       digest: SHA-256 of the measurements, recorded in results and filled in when a run starts. A
         file with a different digest is rejected (static).
     """
@@ -97,7 +97,7 @@ class Traces(Latency):
                 )
             rows.append(row)
         if not rows:
-            raise ConfigError("seconds is empty: must have measurements of at least one client.")
+            raise ConfigError("seconds is empty: must have measurements for at least one client.")
         clients = np.repeat(np.arange(len(rows)), list(map(len, rows)))
         flat = np.concatenate(rows)
         content = clients.astype("<i8").tobytes() + flat.astype("<f8").tobytes()
@@ -189,7 +189,7 @@ class Traces(Latency):
         return self.min_latency * cut + rest
 
     def _cut(self, num_clients: int, sums: NDArray[np.float64]) -> tuple[Array, Array]:
-        """Return (share of entries < tau_min, sum of others / number of entries), [K] each."""
+        """Return (share of entries < tau_min, sum over other entries / entry count), [K] each."""
         table = self._measured
         seconds, first = jnp.asarray(table.seconds), jnp.asarray(table.first[:num_clients])
         size = jnp.asarray(table.size[:num_clients])
@@ -207,7 +207,7 @@ class Traces(Latency):
 def _table(
     client: NDArray[np.int64], seconds: NDArray[np.float64], ids: tuple[str, ...] = ()
 ) -> _Table:
-    """Build a table from client numbers and seconds (NaN for drop-outs), in measurement order."""
+    """Build a table from client numbers and seconds (NaN for drop-outs) in measurement order."""
     order, size = np.argsort(client, kind="stable"), np.bincount(client)
     first = np.cumsum(size) - size
     then = np.isnan(seconds[order])
