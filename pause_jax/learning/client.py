@@ -29,7 +29,7 @@ class LocalTraining(NamedTuple):
     optimizer: optax.GradientTransformation
     dataset: Dataset  # all samples, on the device
     work: LocalWork  # batch size and other settings that determine the number of steps
-    largest: int  # upper bound on a client's number of samples (static)
+    largest: int  # upper bound on the number of samples per client (static)
     equal: bool  # whether all clients take the same number of steps (static)
     noisy_inputs: bool  # whether inputs are noisy (data quality below 1; static)
     proximal: Array | float | None = None  # FedProx's mu, a scalar; None for no proximal term
@@ -56,10 +56,10 @@ class Slot(NamedTuple):
 
 
 class LocalLoss(NamedTuple):
-    """Training losses of a client, computed at the local weights before each step."""
+    """A client's training losses, computed at the local weights before each step."""
 
     mean: Float[Array, ""]  # mini-batch loss, averaged over the steps
-    square: Float[Array, ""]  # squared loss of a sample, averaged over the samples used
+    square: Float[Array, ""]  # squared sample loss, averaged over the samples used
 
 
 def train_locally(
@@ -73,8 +73,8 @@ def train_locally(
 ) -> tuple[Variables, optax.OptState, LocalLoss]:
     """Train one client and return its update h_k = local - global, optimiser state and losses.
 
-    ``beside`` contains the step counts [n] of all clients in the batch; None if equal or unbatched.
-    In each pass, all clients run the batch's maximum number of steps. Surplus steps have no effect.
+    ``beside`` contains the step counts [n] of all clients in a batch; None if they are equal or
+    unbatched. In a pass, all clients run the maximum step count. Extra steps have no effect.
     """
     import optax
 
@@ -154,7 +154,7 @@ def visiting_order(
     that starts at a random position. n is ``max_samples``, rounded up to full batches.
     """
     size = partition.size[client]
-    key = jax.random.clone(key)  # JAX's key checker cannot see that the key differs in each pass
+    key = jax.random.clone(key)  # JAX's key checker does not know that passes use different keys
     key = jnp.where(number > 0, jax.random.fold_in(key, number), key)
     bits = draws.bits_of(key, client[None], 1 + training.max_samples)[0]
     window = draws.below(bits[0], size)
@@ -168,7 +168,7 @@ def visiting_order(
 def client_inputs(
     training: LocalTraining, rows: Array, quality: Array, input_key: Array
 ) -> tuple[Array, Array]:
-    """Return inputs and targets of the samples ``rows``, with noise added to low-quality inputs."""
+    """Return inputs and targets of the samples in ``rows``, and add noise to low-quality inputs."""
     data = training.dataset
     x, y = data.to_input(data.x_train[rows]), data.y_train[rows]
     if training.noisy_inputs:

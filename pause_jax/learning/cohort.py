@@ -1,4 +1,4 @@
-"""Training of a cohort in batches of clients that fit in memory, on one or more devices."""
+"""Cohort training in batches of clients that fit in memory, on one or more devices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pause_jax.learning.client import LocalTraining
 from pause_jax.learning.learner import Variables, sent_part, trained_part
 from pause_jax.learning.work import Steps
 
-# Maximum memory of clients trained in parallel, in bytes. On a CPU, training is fastest if this
+# Maximum memory in bytes for clients trained in parallel. On a CPU, training is fastest if this
 # memory fits in the cache. On accelerators, the cap bounds memory use. See docs/engineering_log.md.
 CPU_BYTES = 16 * 2**20
 ACCELERATOR_BYTES = 2**30
@@ -28,8 +28,8 @@ class Execution(NamedTuple):
     """Execution options for cohort training, which affect results only through rounding errors.
 
     Attributes:
-      client_batch: maximum number of clients trained in parallel (1: one after another; default:
-        based on the memory that one client needs).
+      client_batch: maximum number of clients trained in parallel; 1 to train clients one after
+        another; None to choose based on the memory that one client needs.
       mesh: device mesh whose ``client`` axis divides a cohort among devices; None for one device.
       precision: precision of matrix products in the clients' training, as in
         ``jax.default_matmul_precision``; None for the device's default. All other matrix
@@ -69,9 +69,9 @@ def training_bytes(training: LocalTraining, variables: Variables) -> int:
 def map_clients(
     train: Train, slots: Any, steps: Steps | None, batch: int, mesh: Mesh | None = None
 ) -> Any:
-    """Map ``train`` over the slots of a cohort and return the results, with leaves [m, ...].
+    """Map ``train`` over a cohort's slots and return the results, with leaves [m, ...].
 
-    ``steps`` contains the slots' step counts [m] (total 0 for empty slots; None if all are equal).
+    ``steps`` contains the slots' step counts [m], total 0 for empty slots; None if all are equal.
     """
 
     def train_all(work: tuple[Any, Steps | None]) -> Any:

@@ -62,22 +62,22 @@ class Learning(Config):
         ``hidden_0/kernel``, or :class:`Lora`. All other weights are frozen and not sent.
       start: initial weights, keyed by leaf path: an ``.npz`` or ``.safetensors`` file, an Orbax
         checkpoint folder or, in Python, nested dicts of arrays; None to draw all weights.
-      start_missing: ``error`` if ``start`` must have all leaves, ``initial`` to draw missing ones.
+      start_missing: ``error`` to require all leaves in ``start``, ``initial`` to draw missing ones.
       optimizer: client optimiser (static): an optax name such as ``adam``. In Python, it can also
         be a ``GradientTransformation`` (fixed rate) or a function of the rate that returns one.
-      learning_rate: learning rate of the clients in round 1.
-      schedule: schedule of the clients' learning rate over the rounds.
+      learning_rate: client learning rate in round 1.
+      schedule: client learning-rate schedule over rounds.
       batch_size: number of samples per local step.
       epochs: number of passes over a client's data per round, each in a new random order. Fractions
         of a pass are rounded up to whole steps.
-      local_steps: local steps per round, instead of ``epochs``. Clients cycle through their data.
+      local_steps: local steps per round (replaces ``epochs``). Clients cycle through their data.
       max_steps: maximum number of local steps per round and per pass over a client's data. A pass
         that would need more steps covers only a random part of the data.
       work: distribution of the factors that multiply each client's ``epochs`` or ``local_steps``.
-      aggregation: ``fedavg`` averages updates (PAUSE (2)). ``fednova`` divides each update by its
-        gradient weight ``|a_i|_1`` and multiplies the mean by the mean weight (Wang et al., 2020).
+      aggregation: ``fedavg`` averages updates (Eq. (2) of PAUSE). ``fednova`` (Wang et al., 2020)
+        divides each update by its gradient weight |a_i|_1 and scales the mean by the mean weight.
         Clients with more steps therefore do not dominate. Clipping and noise apply to the divided
-        updates. Epsilon accounts for these updates but not for the step counts (assumed public).
+        updates. Epsilon accounts for these updates but not for step counts (assumed public).
       keep_optimizer_state: whether clients keep their optimiser state between rounds (as in the
         authors' code), instead of starting every round with a new state.
       proximal: coefficient mu of ``mu / 2 |w - w_global|^2``, which FedProx (Li et al., 2020) adds
@@ -213,7 +213,7 @@ class Learning(Config):
     def build(
         self, data: Dataset | None, num_clients: int, execution: Execution | None = None
     ) -> Learner:
-        """Build the learner for federated averaging.
+        """Build the federated-averaging learner.
 
         Args:
           data: data set returned by :meth:`load`.
@@ -258,7 +258,7 @@ class Learning(Config):
         return made(self.optimizer, self.schedule.rate(self.learning_rate, round))
 
     def local_training(self, data: Dataset, largest: int) -> LocalTraining:
-        """Return the settings of local training, with the client optimiser for round 1."""
+        """Return the local training settings, with the client optimiser for round 1."""
         task = task_of(data) if self.task is None else self.task
         network = self.model.network(shape_of_outputs(task, data)[-1])
         return LocalTraining(

@@ -1,7 +1,7 @@
 """Convolution and max-pooling that are fast inside loops and with one kernel per client.
 
 XLA's convolution gradients are slow in loops on a CPU, and ``vmap`` over kernels produces slow
-grouped convolutions. Where faster, convolutions are computed as matrix products of input patches.
+grouped convolutions. Where this is faster, we use matrix products of input patches instead.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FORMS = ("auto", "products", "direct", "xla")
 # On a CPU, ``auto`` selects ``direct`` for at least PATCHES bytes of patches, at least CHANNELS
 # input channels and fewer than FEATURES output features. See docs/engineering_log.md.
 PATCHES, CHANNELS, FEATURES = 6 * 2**20, 16, 256
-# Maximum bytes of patches for ``products`` on a GPU, about twice the largest benchmarked size.
+# Maximum patch bytes for ``products`` on a GPU, about twice the largest benchmarked size.
 PATCHES_ON_GPU = 16 * 2**20
 
 _LAYOUT = ("NHWC", "HWIO", "NHWC")
@@ -47,7 +47,7 @@ def best_form(x: Array, kernel: Array, stride: int, padding: int) -> str:
     """Return the form that ``auto`` selects for these shapes on the default backend.
 
     On a GPU, ``products`` is selected only for shapes similar to those benchmarked, because XLA in
-    JAX 0.11.2 aborts on the matrix products of a ResNet-18.
+    JAX 0.11.2 aborts on a ResNet-18's matrix products.
     """
     height, width, channels, features = kernel.shape
     rows = (x.shape[1] + 2 * padding - height) // stride + 1
@@ -124,7 +124,7 @@ def _products_backward(
     d_patches = (d @ kernel_t).reshape(*dy.shape[:3], height, width, channels)
 
     def place(d_patches: Array, *tap: int) -> Array:
-        """Pad the gradient of one tap with zeros to the size of the input."""
+        """Zero-pad one tap's gradient to the input size."""
         edges = [
             (low, size - ((count - 1) * stride + 1) - low, stride - 1)
             for low, size, count in zip(tap, empty.shape[1:3], dy.shape[1:3], strict=True)
@@ -215,7 +215,7 @@ def _pool(x: Array) -> tuple[Array, tuple[Array, Array]]:
 def _unpool(residuals: tuple[Array, Array], dy: Array) -> tuple[Array]:
     first, empty = residuals
     batch, height, width, channels = dy.shape
-    # Store the columns of a window as channels, and stack its rows. XLA does not fuse these
+    # Store each window's columns as channels, and stack its rows. XLA does not fuse these
     # concatenations, so it does not recompute dy for every position.
     first = jnp.concatenate([first, first], axis=-1)
     dy = jnp.concatenate([dy, dy], axis=-1)

@@ -45,7 +45,7 @@ class FlaxModel(Model):
 
     Updates of variables other than parameters, such as running statistics, are sent without
     clipping or noise (see ``Result.unnoised``). Dropout is supported. An
-    optional ``mask`` argument of ``__call__``, bool [B], is False for the padding rows of a batch.
+    optional ``mask`` argument of ``__call__``, bool [B], is False for a batch's padding rows.
 
     Attributes:
       source: linen module, or a class or function that returns a module (static). A string
@@ -183,7 +183,7 @@ def nnx_network(make: Callable[[nnx.Rngs], nnx.Module]) -> Network:
     The module's ``__call__`` takes the inputs and optionally ``mask``. Every ``nnx.Param`` is
     trained. All other variables, except random-number state, are in the ``others`` collection.
     """
-    from flax import nnx  # imported here, because linen models do not need it
+    from flax import nnx  # imported here, because only nnx models need it
 
     def parts(module: nnx.Module) -> Any:
         return nnx.split(module, nnx.Param, nnx.RngState, ...)

@@ -1,4 +1,4 @@
-"""Configs of built-in data sets and of data sets in files, loaded before a run is traced."""
+"""Configs for built-in data sets and data sets in files, loaded before a run is traced."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Digits(DataConfig):
     """scikit-learn's 1,797 images of handwritten digits. The last 360 images are the test set."""
 
     name: ClassVar[str] = "digits"
-    summary: ClassVar[str] = "1,797 digits of 8 x 8 pixels from scikit-learn, no download"
+    summary: ClassVar[str] = "1,797 digits of 8 x 8 pixels from scikit-learn (no download)"
 
     def load(self) -> Dataset:
         return _digits()
@@ -90,11 +90,11 @@ class LinearRegression(DataConfig):
       num_features: dimension of x.
       num_samples: number of training samples. The test set has ``num_samples // 5`` samples.
       noise: standard deviation of the Gaussian noise in y.
-      data_seed: seed of w, x and the noise.
+      data_seed: random seed for drawing w, x and the noise.
     """
 
     name: ClassVar[str] = "linear_regression"
-    summary: ClassVar[str] = "synthetic linear regression (BSFL), no download"
+    summary: ClassVar[str] = "synthetic linear regression (BSFL)"
 
     num_features: int = static(default=10, at_least=1)
     num_samples: int = static(default=2000, at_least=5)
@@ -124,11 +124,11 @@ class Characters(DataConfig):
     ASCII and newline map to the same token.
 
     Attributes:
-      length: number L of characters per sample.
+      length: L, number of characters per sample.
     """
 
     name: ClassVar[str] = "characters"
-    summary: ClassVar[str] = "characters of Python's reference, one client per topic, no download"
+    summary: ClassVar[str] = "characters of Python's reference, one client per topic (no download)"
 
     length: int = static(default=48, at_least=2)
 
@@ -170,12 +170,12 @@ def _characters(length: int) -> Dataset:
 class Files(DataConfig):
     """Custom arrays in ``.npz`` files, in the format of :meth:`Dataset.of`.
 
-    A single file contains the arrays ``x``, ``y`` and optionally ``x_test``, ``y_test`` and
+    A single file contains the ``x`` and ``y`` arrays and optionally ``x_test``, ``y_test`` and
     ``clients``. A folder contains one file per client with ``x`` and ``y``, and optionally the test
     set in ``test.npz``. In a folder, client ids are the file names without ``.npz``.
 
     Attributes:
-      path: path of the file or folder, absolute or relative to the working directory.
+      path: file or folder path, absolute or relative to the working directory.
       pixel_max: largest possible pixel value; by default 255 for uint8, else 0 (no pixels).
       num_classes: number of labels or tokens; by default the largest label or token plus 1.
     """
@@ -242,7 +242,7 @@ def read_npz(path: pathlib.Path) -> Arrays:
 
 
 def _arrays(path: pathlib.Path, only: tuple[str, ...] = ()) -> Arrays:
-    """Read and validate the arrays in a file. If not empty, ``only`` lists the allowed names."""
+    """Read and validate the arrays in a file. If nonempty, ``only`` lists the allowed names."""
     arrays = read_npz(path)
     known = only or ("x", "y", "x_test", "y_test", "clients")
     if not {"x", "y"} <= set(arrays) <= set(known):
@@ -263,7 +263,7 @@ def _arrays(path: pathlib.Path, only: tuple[str, ...] = ()) -> Arrays:
 def decoded(name: str, source: str, read: Callable[[], Arrays]) -> Arrays:
     """Return the arrays of a data set from the cache folder, or call ``read`` and cache the result.
 
-    ``source`` is a version or fingerprint of the data set. Warns if the cache file is damaged or
+    ``source`` is the data set's version or fingerprint. Warns if the cache file is damaged or
     cannot be written.
     """
     path = cache_folder() / f"{name}-{source}.npz"
@@ -291,5 +291,5 @@ def decoded(name: str, source: str, read: Callable[[], Arrays]) -> Arrays:
 
 
 def is_decoded(name: str) -> bool:
-    """Return whether the cache contains any version of the data set ``name``."""
+    """Return whether the cache contains any version of the ``name`` data set."""
     return any(cache_folder().glob(f"{name}-*.npz"))

@@ -29,12 +29,12 @@ class Dataset(PyTree):
       x_train, x_test: uint8 pixels [N, ...], float32 features [N, ...] (not scaled) or int32
         tokens [N, L].
       y_train, y_test: int32 labels [N], float32 targets [N] or [N, k], or int32 tokens [N, L].
-      clients: int32 [N], client number of each training sample; None if unknown. Clients are
+      clients: int32 [N], each training sample's client number; None if unknown. Clients are
         numbered 0, 1, ... without gaps. The ``natural`` partition requires ``clients``.
       client_ids: client ids, ordered by client number; None if clients have no ids (static).
       pixel_max: largest possible pixel value. Models receive (x / pixel_max - 0.5) / 0.5. Features
         and tokens have ``pixel_max = 0`` and are not scaled.
-      num_classes: number of labels, or of tokens in the vocabulary; not used for regression.
+      num_classes: number of labels or vocabulary tokens; not used for regression.
       start: initial weights, keyed by leaf path, from ``Learning.start``; None to draw all weights.
     """
 
@@ -71,7 +71,7 @@ class Dataset(PyTree):
             regression targets, and integers [N, L] are tokens to predict.
           x_test: inputs of the test set. By default, test samples are drawn from ``x`` and ``y``.
           y_test: targets of the test set, required with ``x_test``.
-          clients: client id of each sample [N], an integer >= 0 or a name. Clients are numbered in
+          clients: each sample's client id [N], an integer >= 0 or a name. Clients are numbered in
             the natural order of their ids ("site2" before "site10"). Results and fleet files
             use these ids.
           pixel_max: largest possible pixel value; by default 255 for uint8, else 0 (no pixels).
@@ -226,7 +226,7 @@ def form(x: Any) -> tuple[tuple[int, ...], Any]:
 
 
 def as_array(name: str, values: Any) -> NDArray[Any]:
-    """Convert to an array, or raise ConfigError for ragged rows, masked entries or dates."""
+    """Convert ``values`` to an array, or raise ConfigError for ragged rows, masks or dates."""
     if np.ma.is_masked(values):
         raise ConfigError(f"{name}: has masked entries. Remove or fill these samples.")
     try:
@@ -241,7 +241,7 @@ def as_array(name: str, values: Any) -> NDArray[Any]:
 
 
 def as_numbers(name: str, values: Any) -> NDArray[Any]:
-    """Convert finite numbers to uint8, int32 or float32, and raise ConfigError for other values."""
+    """Convert finite numbers to uint8, int32 or float32. Raise ConfigError for all other values."""
     array = as_array(name, values)
     is_input = name.startswith("x")
     if array.dtype == bool:
@@ -310,7 +310,7 @@ def _check_inputs(name: str, x: NDArray[Any], pixel_max: int) -> None:
             "pixel_max = 0 to use features unscaled."
         )
     if pixel_max and x.max() > pixel_max:
-        raise ConfigError(f"{name} has a pixel of {x.max()}: must be <= pixel_max = {pixel_max}.")
+        raise ConfigError(f"{name} has pixel value {x.max()}: must be <= pixel_max = {pixel_max}.")
     if not pixel_max and x.dtype == np.uint8:
         raise ConfigError(
             f"{name} is uint8, but pixel_max = 0: pixel_max must be > 0. Set pixel_max = 255 for "
@@ -318,7 +318,7 @@ def _check_inputs(name: str, x: NDArray[Any], pixel_max: int) -> None:
         )
     if x.dtype == np.int32 and x.ndim != 2:
         raise ConfigError(
-            f"{name} has whole numbers and shape {x.shape}: tokens must be [N, L]. Use uint8 for "
+            f"{name} has integers of shape {x.shape}: tokens must be [N, L]. Use uint8 for "
             "pixels, and floats for features."
         )
     if x.dtype == np.int32 and x.min() < 0:

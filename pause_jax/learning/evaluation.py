@@ -22,7 +22,7 @@ QUERY_CHUNK = 256
 def evaluate(
     network: Network, task: Task, variables: Variables, dataset: Dataset, part: slice = slice(None)
 ) -> dict[str, Array]:
-    """Compute the mean loss and mean task scores, by name, over ``part`` of the test set.
+    """Compute the mean loss and task scores over ``part`` of the test set, keyed by name.
 
     If the model has non-finite entries, all task scores are NaN.
     """
@@ -53,13 +53,13 @@ def evaluate_clients(training: LocalTraining, state: LearnerState, most: int) ->
     """Compute the mean loss and the mean task scores over each client's held-out samples.
 
     ``most`` (static) is an upper bound on the total number of held-out samples. Returns float [K]
-    for each metric, NaN for clients without held-out samples and all NaN for a non-finite model.
+    for each metric, NaN for clients without held-out samples. All are NaN for a non-finite model.
     """
     partition, task = state.partition, training.task
     held_out = partition.held_out
     assert held_out is not None, "Learning.holdout is 0"
     num_clients = held_out.shape[0]
-    end = jnp.cumsum(held_out)  # all held-out samples are visited client by client
+    end = jnp.cumsum(held_out)  # held-out samples are visited client by client
     first = partition.start + partition.size
     chunk = min(EVAL_CHUNK, most)
 

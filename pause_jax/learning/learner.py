@@ -1,4 +1,4 @@
-"""Interface of a learner, which is a set of pure functions on a state.
+"""Learner interface, which consists of pure functions on a state.
 
 To use a custom learner, subclass ``Learning`` and return the learner from ``build``.
 """
@@ -31,15 +31,15 @@ Release = Callable[[Array], Array]
 
 
 class LearnerState(NamedTuple):
-    """State of a learner between rounds.
+    """Learner state between rounds.
 
     Attributes:
-      partition: samples and data quality of each client.
-      variables: collections of the global model; None if the learner has no model. Only released
+      partition: each client's samples and data quality.
+      variables: the global model's collections; None if the learner has no model. Only released
         updates change ``params``. ``frozen`` never changes. Noise is added only to ``params``.
-      clients: state that clients keep between rounds, with leaves [K, ...]; None if they keep none.
+      clients: state that clients keep between rounds, with leaves [K, ...]; None if stateless.
       inputs: random key for the noise in low-quality inputs.
-      server: state of the server optimiser; None for plain averaging.
+      server: server optimiser state; None for plain averaging.
       rounds: int32, number of rounds or server steps so far, including those in which no
         client trained; 0 if the learner does not count them.
       work: float [K], factors that multiply the clients' local work in this round, set by the run;
@@ -87,7 +87,7 @@ class StaleUpdates(NamedTuple):
 class Deferred(NamedTuple):
     """Separate training and averaging functions for updates that are averaged later.
 
-    Updates are a dict of arrays. The ``params`` entry is flat, [n, d], as received by the server.
+    Updates form a dict of arrays. The ``params`` entry is flat, [n, d], as received by the server.
 
     Attributes:
       none: (state, n) -> n all-zero updates.
@@ -109,12 +109,12 @@ class Learner(NamedTuple):
     client numbers into their keys.
 
     Attributes:
-      init: (streams) -> initial state, drawn with only the keys ``data``, ``model`` and ``inputs``.
+      init: (streams) -> initial state, drawn with only the ``data``, ``model`` and ``inputs`` keys.
       train: (key, state, Selection, Release) -> (state, Trained). Every quantity that is computed
         from client data and enters ``params`` must pass through ``Release``. Empty slots must
         have no effect. ``train`` is called even for an empty cohort.
-      ask: (key, state, clients [d], batch_size) -> float [d], mean loss of the global model on
-        ``batch_size`` random samples of each client, or on all samples if ``batch_size`` is None.
+      ask: (key, state, clients [d], batch_size) -> float [d], the global model's mean loss on
+        ``batch_size`` random samples per client, or on all samples if ``batch_size`` is None.
       evaluate: (state) -> dict of scalars, with one entry for each name in ``metrics``.
       metrics: names of the evaluation metrics, all recorded by default.
       local_samples: (data size, local work factors or None) -> number of samples on which a client
@@ -122,7 +122,7 @@ class Learner(NamedTuple):
       client_bytes: (state) -> memory in bytes needed to train one client.
       deferred: separate training and averaging, for ``SimConfig.clock = Asynchronous()`` and
         ``SimConfig.stale_updates = "next"``; None if the learner supports neither.
-      stale_damping: beta in the weights of stale updates (see ``Learning``).
+      stale_damping: beta in the stale updates' weights (see ``Learning``).
       evaluate_clients: (state) -> dict of float [K] with the same names as ``evaluate``, means over
         each client's held-out samples (NaN for clients with none); None if nothing is held out.
       server_loss: (state, updates [m, d], weights [m]) -> loss on the server's validation samples
@@ -158,7 +158,7 @@ def path_name(path: Any) -> str:
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
-    """Return the leaves of a pytree by path, in the order of a flat update."""
+    """Return a pytree's leaves, keyed by path and in the order of a flat update."""
     return {path_name(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
 
 
@@ -208,7 +208,7 @@ def model_bytes(state: LearnerState) -> int:
 
 
 def released_in_the_clear(state: LearnerState) -> tuple[str, ...]:
-    """Return the paths of the leaves whose updates are sent without clipping or noise."""
+    """Return the paths of all leaves whose updates are sent without clipping or noise."""
     sent = sent_part(state.variables or {})
     return tuple(named_leaves({name: sent[name] for name in sent if name != "params"}))
 

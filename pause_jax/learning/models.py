@@ -23,12 +23,12 @@ _TRAIN_WORDS = {
     "deterministic": True,
     "use_running_average": True,
 }
-# Normalisation layers of the library's models.
+# Normalisation layers in the library's models.
 NORMS = ("group", "batch", "none")
 
 
 class Network(NamedTuple):
-    """Pure functions of a model.
+    """Pure functions that define a model.
 
     Attributes:
       init: (key, inputs [B, ...]) -> variables, a dict of collections. Only updates of the
@@ -113,11 +113,11 @@ class Mlp(Model):
     """Multilayer perceptron with relu, by default the authors' 25,818-weight network for MNIST.
 
     Attributes:
-      hidden: widths of the hidden layers.
+      hidden: hidden layer widths.
     """
 
     name: ClassVar[str] = "mlp"
-    summary: ClassVar[str] = "fully connected with relu, default widths 32 and 16 (PAUSE)"
+    summary: ClassVar[str] = "fully connected with relu, widths 32 and 16 by default (PAUSE)"
 
     hidden: tuple[int, ...] = static(default=(32, 16), at_least=1)
 
@@ -139,7 +139,7 @@ class Cnn3(Model):
         uses batch norm, as in the authors' runs. Updates of its 896 weights and its running
         statistics are sent without clipping or noise. ``Result.unnoised`` lists these leaves.
       convolution: ``products`` (matrix products), ``xla`` (XLA's convolution), ``direct`` (XLA's
-        convolution, also for its gradients) or ``auto``, which selects one of the three based on
+        convolution, in a loop over clients) or ``auto``, which selects one of the three based on
         the device and the shapes. All choices give the same results up to rounding.
     """
 
@@ -166,7 +166,7 @@ class Cnn2(Model):
     """Convolutional network with two convolutions and two dense layers, for images.
 
     This is the EMNIST network of "Adaptive Federated Optimization" (Reddi et al., 2021) and the
-    CIFAR-10 network of pfl-research, without dropout and with this library's weight initialisation.
+    CIFAR-10 network of pfl-research, but with this library's weight initialisation and no dropout.
 
     Attributes:
       convolution: as in :class:`Cnn3`.
@@ -194,8 +194,8 @@ class Gru(Model):
     """Recurrent network (embedding, GRU, affine layer) for tokens [B, L], with outputs [B, L, V].
 
     Attributes:
-      embedding: size of a token's embedding.
-      hidden: size of the recurrent state.
+      embedding: token embedding size.
+      hidden: recurrent state size.
     """
 
     name: ClassVar[str] = "gru"
@@ -215,7 +215,7 @@ class ResNet18(Model):
     """Standard CIFAR-10 variant of ResNet-18 (He et al., 2016), used for BSFL Fig. 9.
 
     A 3x3 convolution with stride 1 replaces the 7x7 convolution and the max-pooling. BSFL does not
-    specify its variant of ResNet-18. Images may have any size.
+    specify its ResNet-18 variant. Images may have any size.
 
     Attributes:
       width: number of channels in the first stage, doubled in each later stage.

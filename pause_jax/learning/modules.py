@@ -1,4 +1,4 @@
-"""Flax modules of the library's models, imported on first use."""
+"""Flax modules for the library's models, imported on first use."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class DenseNetwork(nn.Module):
 
 
 class _ConvPool(nn.Module):
-    """Valid 3x3 convolution with optional 2x2 max-pooling and the parameters of ``nn.Conv``."""
+    """Valid 3x3 convolution with ``nn.Conv`` parameters and optional 2x2 max-pooling."""
 
     features: int
     pooled: bool
@@ -69,7 +69,7 @@ class _ConvPool(nn.Module):
         kernel = self.param("kernel", kernel_init, shape)
         bias = self.param("bias", _bias_init(math.prod(shape[:-1])), shape[-1:])
         x = convolve(self.convolution, x, kernel)
-        # The bias and the relu commute with the maximum and cost a quarter as much after pooling.
+        # Adding the bias and applying relu after pooling is equivalent and costs a quarter as much.
         return gradient_stored((max_pool(x) if self.pooled else x) + bias[None, None, None])
 
 
@@ -169,7 +169,7 @@ class GruNetwork(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         vectors = nn.Embed(self.num_outputs, self.embedding, name="embedding")(x)
-        # Flax's default, orthogonal matrices, calls LAPACK (see ``inverse_and_log_det``).
+        # Flax's default orthogonal initialiser calls LAPACK (see ``inverse_and_log_det``).
         cell = nn.GRUCell(self.hidden, recurrent_kernel_init=nn.initializers.lecun_normal())
         states: Any = nn.RNN(cell, name="gru")(vectors)
         return nn.Dense(self.num_outputs, name="output")(states)

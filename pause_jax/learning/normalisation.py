@@ -1,4 +1,4 @@
-"""Batch, group and layer norm whose gradients reuse the statistics of the forward pass."""
+"""Batch, group and layer norm whose gradients reuse the statistics from the forward pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jax import Array
 from pause_jax.learning.convolution import stored
 from pause_jax.learning.learner import CLEAR, GROUPS
 
-# Weight of the previous values in an update of the running statistics.
+# Weight of the previous values when the running statistics are updated.
 MOMENTUM = 0.9
 
 
@@ -37,7 +37,7 @@ BATCH = Pool(groups=None, epsilon=1e-5)
 
 
 def normalise(x: Array, norm: str, name: str, train: bool, mask: Array | None) -> Array:
-    """Apply the normalisation layer ``norm`` (one of ``models.NORMS``) to ``x`` [B, ..., features].
+    """Apply the layer that ``norm`` names (see ``models.NORMS``) to ``x`` [B, ..., features].
 
     :class:`models.Cnn3` describes the norms. ``mask`` is bool [B], False for padding rows, or None.
     """
@@ -102,7 +102,7 @@ def standardised(
     """Return (x - mean) / sqrt(variance + epsilon) * scale + bias, the mean and the variance.
 
     Batch statistics exclude rows with weight 0. No gradient flows through the returned mean and
-    variance, [1, C] for batch norm and [B, C] otherwise.
+    variance, which are [1, C] for batch norm and [B, C] otherwise.
     """
     return _forward(pool, x, scale, bias, weight)[0]
 

@@ -19,7 +19,7 @@ from pause_jax.base.struct import Config, ConfigError, number, static
 if TYPE_CHECKING:
     import optax
 
-# Excluded optax optimisers. lbfgs needs a line search, and noisy_sgd needs a seed.
+# Excluded optax optimisers. ``lbfgs`` needs a line search, and ``noisy_sgd`` needs a seed.
 _EXCLUDED = ("lbfgs", "noisy_sgd")
 
 
@@ -39,7 +39,7 @@ def optimizers() -> dict[str, Callable[..., optax.GradientTransformation]]:
     return by_name
 
 
-# Optimisers that update each weight independently of the others.
+# Optimisers that update each weight independently of all other weights.
 ELEMENTWISE = frozenset(
     (
         *("adabelief", "adadelta", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan"),
@@ -128,7 +128,7 @@ class ServerOptimizer(Config):
 
 
 class FedAvg(ServerOptimizer):
-    """Federated averaging, PAUSE (2). The server adds the mean update to the global model."""
+    """Federated averaging (Eq. (2) of PAUSE), which adds the mean update to the global model."""
 
     name: ClassVar[str] = "fedavg"
     summary: ClassVar[str] = "add the mean update"
@@ -141,12 +141,12 @@ class FedAvgM(ServerOptimizer):
     """SGD with momentum on the server, implemented with ``optax.sgd``.
 
     Attributes:
-      rate: learning rate of the server.
+      rate: server learning rate.
       momentum: decay rate of the momentum per server step.
     """
 
     name: ClassVar[str] = "fedavgm"
-    summary: ClassVar[str] = "momentum on the server"
+    summary: ClassVar[str] = "SGD with momentum on the server"
 
     rate: float = number(default=1.0, above=0)
     momentum: float = number(default=0.9, at_least=0, at_most=1)
@@ -161,7 +161,7 @@ class FedAdam(ServerOptimizer):
     """Adam on the server (``optax.adam``). Unlike in Reddi et al., the moments are bias-corrected.
 
     Attributes:
-      rate: learning rate of the server.
+      rate: server learning rate.
       b1, b2: decay rates of the first and second moments.
       tau: constant added to the square root of the second moment. Larger values reduce adaptivity.
     """
@@ -201,7 +201,7 @@ def server_step(
     mean: Any,
     received: Array,
 ) -> tuple[Any, optax.OptState]:
-    """Apply a server optimiser to the mean update ``mean``, and return (params, state).
+    """Apply a server optimiser to ``mean``, the mean update, and return (params, state).
 
     If no update arrived (the bool scalar ``received`` is False), both are returned unchanged.
     """
@@ -214,7 +214,7 @@ def server_step(
 
 
 class RateSchedule(Config):
-    """Base class for schedules of the clients' learning rate over rounds.
+    """Base class for client learning-rate schedules over rounds.
 
     The schedule advances in every round, including rounds without training.
     """

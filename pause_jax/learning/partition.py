@@ -36,8 +36,8 @@ class Partition(NamedTuple):
 
     @property
     def share(self) -> Array:
-        """Each client's quality-weighted share of the data, d_k / sum(d), float [K], BSFL (4)."""
-        # ``simulate`` and ``sweep`` must give equal bits. The maximum keeps XLA from fusing product
+        """Each client's quality-weighted data share d_k / sum(d), float [K] (Eq. (4) of BSFL)."""
+        # ``simulate`` and ``sweep`` must agree bitwise. The maximum keeps XLA from fusing product
         # and sum. XLA rounds division by a constant differently, so multiply by the reciprocal.
         weight = jnp.maximum(self.quality * self.size.astype(self.quality.dtype), 0.0)
         return weight * (1 / tree_sum(weight))
@@ -47,8 +47,8 @@ class PartitionConfig(Config):
     """Base class for partition configs.
 
     Attributes:
-      min_quality: lower bound on the data quality q_k ~ U(min_quality, 1). The noise in client k's
-        inputs is Gaussian with standard deviation (1 - q_k) / 4, times the pixel range for pixels
+      min_quality: lower bound on the data quality q_k ~ U(min_quality, 1). Client k's inputs
+        have Gaussian noise with standard deviation (1 - q_k) / 4, times the pixel range for pixels
         (BSFL). A value of 1 disables the noise.
     """
 
@@ -91,7 +91,7 @@ class Iid(PartitionConfig):
     """Random partition into shares of n // K samples, which leaves up to K - 1 samples unused."""
 
     name: ClassVar[str] = "iid"
-    summary: ClassVar[str] = "equal shares at random"
+    summary: ClassVar[str] = "random shares of equal size"
     equal: ClassVar[bool] = True
 
     def max_size(self, num_samples: int, num_clients: int) -> int:
@@ -113,11 +113,11 @@ class Dirichlet(PartitionConfig):
 
     Attributes:
       concentration: parameter of the symmetric Dirichlet distribution (2 or 3 in the papers).
-      dominant_share: share of the dominant label in a client's data. Use 0 for no dominant label.
+      dominant_share: dominant label's share of a client's data. Use 0 for no dominant label.
     """
 
     name: ClassVar[str] = "dirichlet"
-    summary: ClassVar[str] = "Dirichlet sizes, a dominant label per client (PAUSE)"
+    summary: ClassVar[str] = "Dirichlet sizes with a dominant label per client (PAUSE)"
 
     concentration: float = number(default=3.0, above=0)
     dominant_share: float = number(default=0.25, at_least=0, at_most=1)
@@ -173,14 +173,14 @@ class Dirichlet(PartitionConfig):
 
 
 class Natural(PartitionConfig):
-    """Partition of the samples by source client (``Dataset.clients``).
+    """Partition of the samples by original client (``Dataset.clients``).
 
     If the data has more than K clients, K of them are drawn at random and numbered in their
-    original order, and results contain no client ids.
+    original order. Results then contain no client ids.
     """
 
     name: ClassVar[str] = "natural"
-    summary: ClassVar[str] = "the original client of each sample"
+    summary: ClassVar[str] = "each sample's original client"
     keeps_clients: ClassVar[bool] = True
 
     def check_data(self, data: Dataset, num_samples: int, num_clients: int) -> None:
@@ -192,7 +192,7 @@ class Natural(PartitionConfig):
         if num_samples < len(data.y_train):
             raise ConfigError(
                 f"learning.data.num_train = {num_samples}: must not be set, because the natural "
-                "partition uses all samples of a client. Remove num_train."
+                "partition uses all of a client's samples. Remove num_train."
             )
         known = int(np.max(data.clients)) + 1
         if num_clients > known:
@@ -265,17 +265,17 @@ class Shards(_ByLabel):
 
 
 class DirichletLabels(_ByLabel):
-    """Partition of each label's samples by shares drawn from a symmetric Dirichlet distribution.
+    """Partition that draws each label's shares from a symmetric Dirichlet distribution.
 
     This partition is often called Dir(alpha) (Yurochkin et al., 2019). Every client first gets one
-    random sample. Other implementations instead redraw until every client has samples.
+    random sample. Other implementations instead redraw shares until every client has samples.
 
     Attributes:
       concentration: alpha. The smaller alpha is, the fewer labels dominate a client's data.
     """
 
     name: ClassVar[str] = "dirichlet_labels"
-    summary: ClassVar[str] = "Dirichlet shares of each label (Yurochkin et al.)"
+    summary: ClassVar[str] = "Dirichlet-distributed shares of each label (Yurochkin et al.)"
 
     concentration: float = number(default=0.5, above=0)
 
@@ -331,12 +331,12 @@ def counts_of(shares: Array, total: Array) -> Array:
 
 
 def in_turn(counts: Array, length: int) -> Array:
-    """Return ``counts[k]`` copies of each client number k, padded with the last to int [length]."""
+    """Repeat each number k ``counts[k]`` times, and pad with the last number to int [length]."""
     return jnp.repeat(jnp.arange(counts.shape[0]), counts, total_repeat_length=length)
 
 
 def deal(owner: Array, samples: Array, counts: Array, number: Array) -> Array:
-    """Deal the first ``number`` of ``samples`` to the clients in order, ``counts[k]`` to client k.
+    """Deal the first ``number`` samples to the clients in order, ``counts[k]`` samples to client k.
 
     Returns the updated ``owner``, int [n], which maps samples to clients. ``number`` must be the
     sum of ``counts``, int [K].

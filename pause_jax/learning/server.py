@@ -1,4 +1,4 @@
-"""Server side of federated averaging, from training a cohort to the server step."""
+"""Server-side federated averaging, from cohort training to the server step."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 # Maximum number of queried clients whose losses are computed in parallel, to bound memory.
 QUERY_BATCH = 16
-# Key of |a_i|_1, float [m], in a dict of normalised updates.
+# Dict key for |a_i|_1, float [m], in normalised updates.
 WEIGHT = "gradient_weight"
-# Age of a stale update in rounds under ``stale_updates="next"``.
+# A stale update's age in rounds under ``stale_updates="next"``.
 _AGE = 1
 
 
@@ -53,7 +53,7 @@ class FederatedAveraging(NamedTuple):
     num_clients: int  # K
     equal_work: bool  # whether all local work factors are 1
     keeps_state: bool  # whether clients keep their optimiser state between rounds
-    scored: slice  # test samples for metrics (all later ones are for validation)
+    scored: slice  # test samples for metrics (later samples are for validation)
     holdout: float = 0.0  # share of each client's samples that is held out
 
     def init(self, streams: keys.Streams) -> LearnerState:
@@ -222,18 +222,18 @@ def averaged(
 
 
 def mean_update(updates: Array, weights: Array) -> Array:
-    """Return the weighted sum of one leaf's updates [m, ...] over the slots with weight > 0."""
+    """Return the weighted sum of one leaf's updates [m, ...] over all slots with weight > 0."""
     taken = jnp.where(weights.reshape(-1, *[1] * (updates.ndim - 1)) > 0, updates, 0.0)
     return jnp.tensordot(weights, taken, axes=1)
 
 
 def added(variables: Variables, mean: Variables) -> Variables:
-    """Return the global model plus the weighted sum of the updates, PAUSE (2)."""
+    """Return the global model plus the updates' weighted sum (Eq. (2) of PAUSE)."""
     return jax.tree.map(lambda old, move: (old + move).astype(old.dtype), variables, mean)
 
 
 def no_updates(state: LearnerState, size: int, *, normalised: bool = False) -> Variables:
-    """Return ``size`` zero updates with leaves [size, ...] and flat ``params`` [size, d]."""
+    """Return ``size`` all-zero updates with leaves [size, ...] and flat ``params`` [size, d]."""
     params, _ = ravel_pytree(state.model["params"])
     model = {**sent_part(state.model), "params": params}
     if normalised:
@@ -251,7 +251,7 @@ def no_stale_updates(learner: Learner, state: LearnerState, num_selected: int) -
 def with_stale(
     updates: Any, weights: Array, is_stale: Array, stale: StaleUpdates, beta: Array | float | None
 ) -> tuple[Any, Array, StaleUpdates]:
-    """Append the old stale updates and return (updates [2 m, ...], weights, new StaleUpdates).
+    """Append the previous stale updates and return (updates [2 m, ...], weights, new StaleUpdates).
 
     ``is_stale``, bool [m], marks updates that miss this round. Weights sum to 1 unless all are 0.
     """

@@ -21,8 +21,8 @@ from pause_jax.learning.learner import Variables, named_leaves, path_name
 from pause_jax.learning.models import Network
 
 _GIVEN = "given:"
-_SAFETENSORS = "safetensors.numpy", "safetensors", "the format .safetensors"
-_RULE = "must be an .npz or .safetensors file, or the folder of an Orbax checkpoint"
+_SAFETENSORS = "safetensors.numpy", "safetensors", "the .safetensors format"
+_RULE = "must be an .npz or .safetensors file, or an Orbax checkpoint folder"
 
 
 class GivenWeights(str):
@@ -42,7 +42,7 @@ def given_weights(start: Any) -> Any:
 
 
 def start_weights(start: str, missing: str, model: Variables) -> Arrays:
-    """Read the weights in ``start``, check that they fit ``model`` and return them by leaf path."""
+    """Read weights from ``start``, check that they fit ``model`` and return them by leaf path."""
     arrays, leaves = _read(start), named_leaves(model)
     weights = {}
     faults = [f"{name} is missing" for name in leaves if name not in arrays and missing == "error"]
@@ -67,7 +67,7 @@ def start_weights(start: str, missing: str, model: Variables) -> Arrays:
 
 
 def with_start(network: Network, weights: Mapping[str, Array]) -> Network:
-    """Return the network with initial weights replaced by those at the same path in ``weights``."""
+    """Return the network with its initial weights replaced by ``weights``, matched by leaf path."""
 
     def init(key: Array, x: Array) -> Variables:
         drawn = network.init(key, x)
@@ -100,7 +100,7 @@ def save_weights(path: str | os.PathLike[str], result: Any) -> None:
 
 
 def _read(start: str) -> Arrays:
-    """Read ``Learning.start`` and return its arrays by leaf path."""
+    """Read ``Learning.start`` and return its arrays, keyed by leaf path."""
     if isinstance(start, GivenWeights):
         return start.arrays
     path = pathlib.Path(start).expanduser()

@@ -1,4 +1,4 @@
-"""Learning tasks, which define the output shape, the loss and the test scores of a model."""
+"""Learning tasks, which define a model's output shape, loss and test scores."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Task(Config):
     metrics: ClassVar[tuple[str, ...]] = ()
 
     def outputs(self, data: Dataset) -> tuple[int, ...]:
-        """Return the shape of the outputs for one sample, whose last entry is ``num_outputs``."""
+        """Return the output shape for one sample, whose last entry is ``num_outputs``."""
         raise NotImplementedError
 
     def check_data(self, data: Dataset) -> None:
@@ -45,10 +45,10 @@ class Task(Config):
 
 
 class Classification(Task):
-    """Classification into C labels, with cross-entropy loss and the score ``test_accuracy``."""
+    """Classification into C labels, with cross-entropy loss and a ``test_accuracy`` score."""
 
     name: ClassVar[str] = "classification"
-    summary: ClassVar[str] = "labels: cross entropy, accuracy"
+    summary: ClassVar[str] = "labels, with cross-entropy loss and accuracy"
     metrics: ClassVar[tuple[str, ...]] = ("test_accuracy",)
 
     def outputs(self, data: Dataset) -> tuple[int, ...]:
@@ -77,7 +77,7 @@ class Regression(Task):
     """Regression, where a sample's loss is half the squared error summed over its targets."""
 
     name: ClassVar[str] = "regression"
-    summary: ClassVar[str] = "numbers: half the squared error"
+    summary: ClassVar[str] = "numeric targets, with half the squared error as loss"
 
     def outputs(self, data: Dataset) -> tuple[int, ...]:
         return data.y_train.shape[1:] or (1,)
@@ -98,7 +98,7 @@ class NextToken(Task):
     """
 
     name: ClassVar[str] = "next_token"
-    summary: ClassVar[str] = "one token per position: cross entropy, accuracy"
+    summary: ClassVar[str] = "one token per position, with cross-entropy loss and accuracy"
     metrics: ClassVar[tuple[str, ...]] = ("test_accuracy",)
 
     def outputs(self, data: Dataset) -> tuple[int, ...]:
@@ -157,7 +157,7 @@ def check_outputs(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct, mode
         raise ConfigError(f"{model}: returned {type(outputs).__name__}, but must return one array.")
     if outputs.shape != needed:
         raise ConfigError(
-            f"{model}: returned outputs of shape {outputs.shape} for one sample, but the task "
+            f"{model}: returned outputs of shape {outputs.shape} for one sample, but "
             f"{label(task)} needs {needed}."
         )
     if type(task) not in TASKS:

@@ -113,7 +113,7 @@ class Tfds(Prepared):
 
 
 def _folder(data_dir: str | None, dataset: str) -> pathlib.Path:
-    # Compute the folder here, because importing tensorflow-datasets for its default takes seconds.
+    # Compute the folder here, because importing tensorflow-datasets just for this takes seconds.
     base = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
     return pathlib.Path(base).expanduser() / dataset.partition(":")[0]
 
@@ -123,8 +123,8 @@ def _unreadable(source: Source, data_dir: str | None, why: str) -> ConfigError:
         f"learning.data.data_dir = {data_dir!r}: cannot read {source.dataset} "
         f"({' '.join(why.split())}). Install the extra (pip install 'pause_jax[data]'). Then set "
         f"learning.data.data_dir to a folder with {source.dataset} in array_record format, or set "
-        "learning.data.download = true (preparation requires tensorflow-cpu). The data set "
-        "'digits' needs no download."
+        "learning.data.download = true (preparation requires tensorflow-cpu). The "
+        "'digits' data set needs no download."
     )
 
 

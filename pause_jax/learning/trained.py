@@ -47,7 +47,7 @@ class TrainedPart(Config):
         return part(True), part(False)
 
     def merge(self, trained: Any, frozen: Any) -> Any:
-        """Return the weights of the full model."""
+        """Merge trained and frozen weights into the full model's weights."""
         return jax.tree.map(
             lambda own, other: other if own is None else own, trained, frozen,
             is_leaf=lambda leaf: leaf is None,
@@ -65,7 +65,7 @@ class TrainedPart(Config):
             )
 
     def network(self, network: Network) -> Network:
-        """Return a network whose variables are split into trained and frozen ones."""
+        """Return a network whose variables are split into trained and frozen variables."""
 
         def init(key: Array, x: Array) -> Variables:
             variables = network.init(key, x)
@@ -80,7 +80,7 @@ class TrainedPart(Config):
         )
 
     def whole(self, variables: Variables) -> Variables:
-        """Merge split variables into the variables of the full model."""
+        """Merge split variables into the full model's variables."""
         if FROZEN not in variables:
             return variables
         return {"params": self.merge(variables["params"], variables[FROZEN])}
@@ -128,7 +128,7 @@ class Lora(TrainedPart):
     Attributes:
       rank: rank of the change to each kernel.
       targets: regular expression for the paths of 2-D leaves named ``kernel``.
-      scale: multiplier applied to each product a b (alpha / rank in the paper).
+      scale: multiplier applied to each product a b (alpha / rank in the LoRA paper).
     """
 
     name: ClassVar[str] = "lora"

@@ -1,4 +1,4 @@
-"""Local work of clients: the number of steps per round, and per-client factors that scale it."""
+"""Clients' local work: the number of steps per round, and per-client factors that scale it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LEVELS = 8
 
 
 class Steps(NamedTuple):
-    """Number of local steps of a client, or of n clients if the fields have shape [n]."""
+    """Local step counts of one client, or of n clients if the fields have shape [n]."""
 
     per_pass: Int[Array, "*n"] | int  # steps in one pass over the client's data
     total: Int[Array, "*n"] | int  # steps in a round
@@ -78,7 +78,7 @@ class WorkLaw(Config):
         raise NotImplementedError
 
     def levels(self, num_clients: int) -> Array:
-        """Return n equally likely factors per client, float [n, K], to compute expected values."""
+        """Return n equally likely factors per client, float [n, K], to compute expectations."""
         raise NotImplementedError
 
     @property
@@ -88,10 +88,10 @@ class WorkLaw(Config):
 
 
 class EqualWork(WorkLaw):
-    """Equal epochs or local steps for all clients."""
+    """Equal number of epochs or local steps for all clients."""
 
     name: ClassVar[str] = "equal"
-    summary: ClassVar[str] = "equal epochs or steps for all clients"
+    summary: ClassVar[str] = "equal number of epochs or steps for all clients"
     equal: ClassVar[bool] = True
 
     @property
@@ -130,7 +130,7 @@ class PerClient(WorkLaw):
 
 
 class UniformWork(WorkLaw):
-    """Uniform random factor per client and round, like the epochs of stragglers in FedProx.
+    """Uniform random factor per client and round, like stragglers' epochs in FedProx.
 
     Expected speeds and latencies are averages over eight equally likely factors per client.
 
@@ -170,7 +170,7 @@ def gradient_weights(
 ) -> Array:
     """Return FedNova's |a|_1 after 0, 1, ..., ``max_steps`` steps (Wang et al., 2020).
 
-    The update of a linear optimiser is a weighted sum of gradients. |a|_1 is the sum of these
+    A linear optimiser's update is a weighted sum of gradients. |a|_1 is the sum of these
     weights, relative to the sum after one step. |a|_1 is computed with all loss gradients set to 1.
     """
     import optax

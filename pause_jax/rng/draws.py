@@ -21,7 +21,7 @@ _GOLDEN = 0.6180339887498949
 
 
 def bits_of(key: Array, numbers: Array, count: int) -> Array:
-    """Draw ``count`` random words for each client or sample number, int [n] >= 0, in ``numbers``.
+    """Draw ``count`` random words for each client or sample in ``numbers``, int [n] >= 0.
 
     Threefry (Salmon et al., 2011) encrypts pairs of words, here (number + 1, place), with the key.
     ``jax.random`` encrypts only pairs that start with 0, so it never encrypts any of these pairs.

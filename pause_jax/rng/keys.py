@@ -1,4 +1,4 @@
-"""Random keys of a run, derived from named streams.
+"""Random keys for a run, derived from named streams.
 
 A run splits its key into independent streams. ``world``, ``data``, ``model`` and ``inputs`` do not
 depend on the policy, so runs with the same key have the same latencies, data and initial model.
@@ -17,7 +17,7 @@ from jaxtyping import Key
 
 
 class Streams(NamedTuple):
-    """Independent key streams of a run.
+    """Independent key streams for a run.
 
     Attributes:
       world: latencies, availability and drop-outs in every round, and client budgets.
@@ -44,7 +44,7 @@ def streams(key: Array) -> Streams:
 
 
 class RoundKeys(NamedTuple):
-    """Random keys of one round.
+    """Random keys for one round.
 
     Attributes:
       latency: all clients' latencies and features, and the latency model's drop-outs.
@@ -68,7 +68,7 @@ class RoundKeys(NamedTuple):
 
 
 def of_round(run: Streams, round: Array | int) -> RoundKeys:
-    """Derive the keys of round t >= 1.
+    """Derive the keys for round t >= 1.
 
     Round t folds 2 t and 2 t + 1 into the ``world`` stream's key. For the last three round keys, we
     first fold in 0 or 1, which no round of that stream uses, and then t. XLA compiles each threefry

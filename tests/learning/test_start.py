@@ -226,12 +226,12 @@ def test_weights_that_do_not_fit_are_refused_in_one_message(changes, words):
         ("none.npz", None, "cannot be read (No such file"),
         ("text.npz", b"text", "must be an .npz file of numbers"),
         ("empty.npz", b"", "must be an .npz file of numbers"),
-        ("weights.pt", b"x", "must be an .npz or .safetensors file, or the folder of an Orbax"),
+        ("weights.pt", b"x", "must be an .npz or .safetensors file, or an Orbax checkpoint"),
         pytest.param(
             *("short.safetensors", b"\x08", "must be an .npz or .safetensors file"),
             marks=SAFETENSORS.marks,
         ),
-        ("folder", "folder", "must be an .npz or .safetensors file, or the folder of an Orbax"),
+        ("folder", "folder", "must be an .npz or .safetensors file, or an Orbax checkpoint"),
     ],
 )
 def test_a_file_without_weights_is_refused(tmp_path, name, content, words):

@@ -37,7 +37,7 @@ class AvailabilityTrace(FromFile):
 
         Args:
           state: state after the previous round.
-          key: key of the next round.
+          key: random key for the next round.
           clock: simulated seconds at the round's start, a scalar.
           num_clients: K.
         """
@@ -64,7 +64,7 @@ class Diurnal(AvailabilityTrace):
     These times are therefore spread evenly for any number of clients, and unrelated to latency.
 
     Attributes:
-      period: length of the period in seconds.
+      period: period length in seconds.
       share: fraction of the period for which a client is connected.
       spread: fraction of the period over which connection times are spread. Use 1 for a
         worldwide fleet, and 0 if all clients connect at the same time.

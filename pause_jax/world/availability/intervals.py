@@ -20,7 +20,7 @@ from pause_jax.world.availability.base import AvailabilityTrace
 
 
 class _Table(NamedTuple):
-    """Connection intervals of all clients."""
+    """All clients' connection intervals."""
 
     times: NDArray[np.float64]  # [clients, intervals, 2], padded with empty intervals
     ids: tuple[str, ...]  # client ids (empty for arrays)
@@ -49,7 +49,7 @@ class Intervals(AvailabilityTrace):
     """
 
     name: ClassVar[str] = "intervals"
-    summary: ClassVar[str] = "connection intervals of each client (CSV)"
+    summary: ClassVar[str] = "each client's connection intervals (CSV)"
 
     period: float | None = number(default=None, above=0, optional=True)
     path: str = static(default="")

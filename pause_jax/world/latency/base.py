@@ -59,14 +59,14 @@ class Latency(FromFile):
 
     @property
     def varies(self) -> bool:
-        """Whether the distribution of latencies depends on the round number."""
+        """Whether the latency distribution depends on the round number."""
         return False
 
     def at(self, key: Array, round: Array, num_clients: int) -> Array:
         """Draw each client's latency in round t, in seconds, float [K] >= min_latency.
 
         Args:
-          key: key of the round.
+          key: random key for the round.
           round: t >= 1, int32 scalar.
           num_clients: K.
         """

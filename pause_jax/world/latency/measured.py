@@ -16,14 +16,14 @@ from pause_jax.base.struct import ConfigError
 
 LARGEST = float(np.finfo(np.float32).max)
 _COLUMNS = ("client", "seconds")
-# Optional columns by which measurements are sorted (default: order of lines).
+# Optional columns by which measurements are sorted (default: line order).
 _ORDERS = ("round", "time")
 
 
 class Measured(NamedTuple):
     """Measurements, ordered by the ``round`` or ``time`` column if present, otherwise by line."""
 
-    client: NDArray[np.int64]  # int [N], client numbers in natural order of ids
+    client: NDArray[np.int64]  # int [N], client numbers, in natural id order
     # Float [N], finite and > 0, or NaN where the client did not answer (a drop-out).
     seconds: NDArray[np.float64]
     when: NDArray[np.float64] | None  # float [N], round or time (None if the file has neither)
@@ -37,7 +37,7 @@ def parse(
 ) -> Measured:
     """Parse the content of a CSV file.
 
-    Error messages name the config field ``where``. With ``drop_bad_lines``, lines that violate a
+    Error messages name the config field in ``where``. With ``drop_bad_lines``, lines that violate a
     rule are skipped, and ``Measured.dropped`` lists the violated rules.
 
     Raises:

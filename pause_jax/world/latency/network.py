@@ -25,7 +25,7 @@ COLUMNS = (
 )  # fmt: skip
 # File names of the bundled tables, keyed by ``path``.
 _BUNDLED = {"": "devices.csv", "phones": "phones.csv"}
-# Fields of ``Work``, in the order of the columns in ``_Devices.median``.
+# Fields of ``Work``, in the column order of ``_Devices.median``.
 _AMOUNTS = ("samples", "download_bytes", "upload_bytes")
 # Gauss-Legendre rules for the least, second most and most variable latency part, on both sides of
 # the kink at tau_min (only above it for the last rule). Errors are < 1e-5 for spreads <= 1.
@@ -68,7 +68,7 @@ class Network(Latency):
       download_bytes, upload_bytes: bytes that a client receives (model) and sends (update), or
         None to use the run's model size.
       samples: number of samples on which a client computes gradients in a round, or None to
-        use the number in the run's local training.
+        use the number from the run's local training.
       path: file path, absolute or relative to the working directory. Empty for the synthetic
         table, ``phones`` for the phone table, ``./phones`` for a local file of that name (static).
       digest: SHA-256 of the file, filled in when a run starts. A file with a different digest is

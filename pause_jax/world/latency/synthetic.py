@@ -189,7 +189,7 @@ class LogNormal(SpacedLatency):
     """
 
     name: ClassVar[str] = "lognormal"
-    summary: ClassVar[str] = "lognormal, medians from fastest to slowest"
+    summary: ClassVar[str] = "lognormal, with medians from fastest to slowest"
 
     sigma: float = number(default=0.5, above=0, at_most=5)
 
@@ -222,7 +222,7 @@ class Switching(LogNormal):
     """
 
     name: ClassVar[str] = "switching"
-    summary: ClassVar[str] = "lognormal, fast and slow clients swap at regular intervals"
+    summary: ClassVar[str] = "lognormal, with fast and slow clients that swap periodically"
 
     period: int = static(default=500, at_least=1)
 
@@ -328,7 +328,7 @@ class Pareto(SpacedLatency):
         return jnp.maximum(self.min_latency, self.scale(num_clients) * tail)
 
     def _above(self, num_clients: int) -> tuple[Array, Array]:
-        """Return (start of the tail above tau_min, probability of the tail), float [K] each."""
+        """Return (start of the tail above tau_min, tail probability), float [K] each."""
         least = self.scale(num_clients)
         start = jnp.maximum(self.min_latency, least)
         return start, (least / start) ** self.shape
@@ -360,7 +360,7 @@ class LinearContext(Latency):
     """
 
     name: ClassVar[str] = "linear_context"
-    summary: ClassVar[str] = "linear in reported load and bandwidth, four classes (RBCS-F)"
+    summary: ClassVar[str] = "linear in reported load and bandwidth, with four classes (RBCS-F)"
     num_features: ClassVar[int] = 2
 
     scale: float = number(default=0.1, above=0)

@@ -34,7 +34,7 @@ class _Table(NamedTuple):
     # in float64 to avoid rounding errors in means over many entries.
     sum_from: NDArray[np.float64]
     inverse_from: NDArray[np.float64]
-    ids: tuple[str, ...]  # client ids of a file (empty for arrays)
+    ids: tuple[str, ...]  # client ids from the file (empty for arrays)
 
 
 # Loaded tables, keyed by digest and order, because a traced program cannot read files. For a file
@@ -53,8 +53,8 @@ class Traces(Latency):
     no ids, the file's ids must be names, or the numbers 0, 1, ... without gaps. Measurements are
     ordered by the ``round`` or ``time`` column if present, otherwise by line. Clients may have
     different numbers of measurements, and clients beyond ``num_clients`` are ignored. An empty
-    ``seconds`` cell marks a drop-out, where the client does not answer. The server then waits as
-    long as in the client's previous measurement, or in its first one if there is no previous one.
+    ``seconds`` cell marks a drop-out, where the client does not answer. The server then waits for
+    the client's previous latency, or for its first latency if there is no previous one.
     Expectations are exact means over all measurements and waiting times. Use :meth:`of` for arrays.
 
     Attributes:
@@ -69,7 +69,7 @@ class Traces(Latency):
     """
 
     name: ClassVar[str] = "traces"
-    summary: ClassVar[str] = "measured latencies of each client, resampled or replayed (CSV)"
+    summary: ClassVar[str] = "each client's measured latencies, resampled or replayed (CSV)"
 
     order: str = static(default="drawn", choices=("drawn", "played"))
     path: str = static(default="")
