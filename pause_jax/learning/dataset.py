@@ -310,7 +310,7 @@ def _check_inputs(name: str, x: NDArray[Any], pixel_max: int) -> None:
             "pixel_max = 0 to use features unscaled."
         )
     if pixel_max and x.max() > pixel_max:
-        raise ConfigError(f"{name} has pixel value {x.max()}: must be <= pixel_max = {pixel_max}.")
+        raise ConfigError(f"{name} has a pixel of {x.max()}: must be <= pixel_max = {pixel_max}.")
     if not pixel_max and x.dtype == np.uint8:
         raise ConfigError(
             f"{name} is uint8, but pixel_max = 0: pixel_max must be > 0. Set pixel_max = 255 for "
