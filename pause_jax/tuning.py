@@ -67,7 +67,7 @@ class Objective(NamedTuple):
       text: name, as spelled on the command line.
       sign: 1 to minimise, -1 to maximise.
       record: quantities to record. The objective requires the last quantity.
-      value: function that maps a sweep's result to scores [config, seed] (undefined: not finite).
+      value: function that maps a sweep's result to scores [config, seed] (not finite if undefined).
     """
 
     text: str

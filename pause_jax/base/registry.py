@@ -89,7 +89,7 @@ def text_of(value: Any) -> str:
 def resolved(where: str, text: str, admits: Callable[[Any], bool], kind: str) -> Any:
     """Return the object ``module:name`` from a loaded module or a file passed to ``--load``.
 
-    This function imports no module except ``flax.nnx``, and calls no function of the module. The
+    This function imports only ``flax.nnx``, and never calls functions from the named module. The
     object must satisfy ``admits``. Messages contain ``where`` (a config field) and ``kind``.
 
     Raises:

@@ -69,8 +69,8 @@ class Asynchronous(Clock):
     """Overlapping rounds, in which the server steps after every ``buffer``-th client answer.
 
     With this clock, ``SimConfig.num_rounds`` is the number of server steps. With O = 1, events
-    occur in the order of FedAsync if B = 1, and of FedBuff if 1 < B < C. If B = C = O and ``pace``
-    is None, the clock is equivalent to :class:`Synchronous`, and uses the same program.
+    occur in the same order as in FedAsync if B = 1, and as in FedBuff if 1 < B < C. If B = C = O
+    and ``pace`` is None, the clock is equivalent to :class:`Synchronous`, and uses its program.
 
     Attributes:
       concurrency: C, maximum number of clients in flight (started, but not yet finished; static).

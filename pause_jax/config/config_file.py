@@ -41,7 +41,7 @@ def to_dict(config: Config) -> dict[str, Any]:
     Fields whose value and default are both None are omitted.
 
     Raises:
-      ConfigError: if a custom config class has no ``name``, which files need to refer to it.
+      ConfigError: if a custom config class has no ``name``, which config files use to refer to it.
     """
     own = vars(type(config)).get("name")
     table: dict[str, Any] = {"name": own} if own else {}

@@ -1,6 +1,6 @@
 """Presets from the PAUSE and BSFL papers, a small demo, and a fleet of measured phones.
 
-Each preset takes ``policy`` by name or as a config and returns a :class:`SimConfig`. Change a field
+Each preset accepts a policy name or policy config, and returns a :class:`SimConfig`. Change a field
 with ``config.replace(...)`` or ``config.override({"reward.gamma": 0.0})``. Sources: PAUSE section V
 and the authors' code; BSFL Table 3, Figs. 5-6, 8-9 and 11-12 (``docs/reproduction.md``).
 ``digits_small`` and ``phones`` need no download.

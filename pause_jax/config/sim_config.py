@@ -40,7 +40,7 @@ class SimConfig(Config):
       policy: policy that chooses the clients.
       shuffle_clients: whether the policy sees the clients in a random order in each run, making
         client numbers uninformative. Results use the original client numbers (static).
-      reward: parameters of the reward, which also determine the regret.
+      reward: reward parameters, which also determine the regret.
       latency: latency model.
       availability_trace: trace of client connections; None if clients are always connected.
       availability: probability that a connected client is available in a round, independently of

@@ -24,7 +24,7 @@ NONFINITE = "first_nonfinite_round"
 RULES = (
     "the policy chose a client twice",
     "the policy chose a client that does not exist",
-    "the policy gave weight to an unavailable client",
+    "the policy assigned weight to an unavailable client",
     "the policy's weights are negative or not finite",
     "the policy's weights do not sum to one",
     "a latency is not finite",

@@ -77,7 +77,7 @@ def checked_keys(keys: Array) -> Array:
         if before != place:
             raise ConfigError(
                 f"keys[{place}] equals keys[{before}]: keys must differ, because identical runs "
-                "bias standard errors. Make keys with jax.random.split(jax.random.key(0), S)."
+                "make standard errors too small. Use jax.random.split(jax.random.key(0), S)."
             )
     return keys
 
@@ -163,8 +163,8 @@ def client_ids(config: SimConfig, data: Any) -> tuple[str, ...]:
     if len(data_ids) > num_clients:
         if files:
             raise ConfigError(
-                f"num_clients = {num_clients}: the run draws {num_clients} of the data's "
-                f"{len(data_ids)} clients at random, but {next(iter(files))} lists specific "
+                f"num_clients = {num_clients}: the run draws a random subset of the data's "
+                f"{len(data_ids)} clients, but {next(iter(files))} has values for specific "
                 f"clients. Set num_clients = {len(data_ids)}, or remove the other clients' samples."
             )
         return ()
@@ -233,7 +233,7 @@ def warn_if_far(min_latency: ArrayLike, fastest: ArrayLike) -> None:
 
 
 def warn_if_cut(config: SimConfig, sizes: Array) -> None:
-    """Warn if ``max_steps`` cuts short the training of the largest of ``sizes``, in samples."""
+    """Warn if ``max_steps`` cuts the largest client's training short (``sizes``: in samples)."""
     if config.learning is None:
         return
     largest = int(np.max(sizes))

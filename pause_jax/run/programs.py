@@ -122,7 +122,7 @@ class ProgramSpec(NamedTuple):
       room: maximum number of rounds per call.
       any_length: whether the program supports runs of any length. Custom components may read the
         run length, so programs with custom components support only the length in the config.
-      options: name of the set of compiler options, ``small`` or ``large``.
+      options: name of the compiler option set, ``small`` or ``large``.
     """
 
     room: int

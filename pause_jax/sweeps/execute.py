@@ -35,8 +35,8 @@ class SweepInterrupted(RuntimeError):  # noqa: N818, as KeyboardInterrupt
     """Error raised when a sweep stops early.
 
     Attributes:
-      finished: dataset of all completely finished configs. If no config is complete, dataset of
-        all finished runs; None if no run has finished.
+      finished: dataset of all completely finished configs (or of all finished runs, if no config is
+        complete). None if no run has finished.
     """
 
     def __init__(self, message: str, finished: xr.Dataset | None):
@@ -76,7 +76,7 @@ def sweep(
       max_batch: maximum number of concurrent runs (default: what fits in ``memory_limit``), rounded
         up to a multiple of the number of devices (or of threads on a single CPU device).
       devices: devices to run on (default: all devices).
-      client_batch: maximum number of clients that a run trains in parallel, see :func:`simulate`.
+      client_batch: maximum number of clients that a run trains in parallel (see :func:`simulate`).
       store: folder for finished runs and, if ``executor`` is None, checkpoints of unfinished runs
         (at most one per chunk per minute, and one when the sweep is stopped). A call with the same
         arguments resumes from this folder, even if the process was killed, and returns a result

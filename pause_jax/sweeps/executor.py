@@ -158,7 +158,7 @@ def _results(
 ) -> Iterator[tuple[Any, Any]]:
     """Run tasks, and yield (name, result) as each task finishes.
 
-    If a worker dies, its tasks are retried after the others, up to ``ATTEMPTS`` times in total.
+    Tasks of dead workers are retried after all other tasks, with at most ``ATTEMPTS`` attempts.
     """
     for attempt in range(1, ATTEMPTS + 1):
         names = {executor.submit(function, *task): name for name, task in tasks.items()}

@@ -259,7 +259,7 @@ def _groups(named: Mapping[str, SimConfig], data: Dataset | None) -> list[list[P
     return list(groups.values())
 
 
-# Latest digest of each program with custom parts (keyed by structure, quantities and data shapes).
+# Latest digest of each customized program, keyed by config structure, quantities and data shapes.
 _DIGESTS: dict[Any, str] = {}
 
 

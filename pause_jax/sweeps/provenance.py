@@ -75,7 +75,7 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def code() -> str:
-    """Return the SHA-256 of the library's code and tables, which may differ within a version."""
+    """Return the SHA-256 of the library's code and tables, to detect changes within a version."""
     content = hashlib.sha256()
     for path in sorted(_PACKAGE.rglob("*")):
         if path.suffix in (".py", ".csv"):

@@ -130,7 +130,7 @@ class Store:
         try:
             arrays = load_arrays(path.read_bytes())
             if arrays.pop("made_by") != self._fingerprint:
-                raise ValueError("chunk of a different sweep")
+                raise ValueError("chunk from a different sweep")
             return Rows(
                 epsilon_unit=str(arrays.pop("epsilon_unit")),
                 num_parameters=int(arrays.pop("num_parameters")),

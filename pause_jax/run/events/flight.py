@@ -44,7 +44,7 @@ class Plan(NamedTuple):
 
 
 def clock_of(config: SimConfig) -> Asynchronous:
-    """Return the asynchronous clock of a config."""
+    """Return a config's asynchronous clock."""
     assert isinstance(config.clock, Asynchronous)
     return config.clock
 
@@ -175,7 +175,7 @@ def next_answer(slots: Slots) -> tuple[Slots, Array]:
 def paced_step(config: SimConfig, flight: Flight, slots: Slots, now: Array) -> Array:
     """Return the time in seconds at which ``pace`` ends the step (infinity if it does not)."""
     pace = clock_of(config).pace
-    if flight.last is None or pace is None:  # either both are None or neither
+    if flight.last is None or pace is None:  # either both or neither are None
         return jnp.asarray(jnp.inf)
     longest = jnp.max(jnp.where(slots.under_way, flight.last[slots.client], 0.0))
     due = jnp.maximum(now, longest / pace)

@@ -1,6 +1,6 @@
 """Client answers and policy decisions within a server step.
 
-Each iteration of the loop in ``play_events`` handles one decision or answer. Training comes later.
+Each iteration of the loop in ``play_events`` handles one decision or answer, without training.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def quantity(
     Args:
       *dims: names of the value's axes, such as ``"round"`` or ``"client"``.
       unit: unit of the value, for labels.
-      gap: fill value for missing entries (see ``Quantity`` for booleans).
+      gap: fill value for missing entries (see ``Quantity`` for booleans and integers).
 
     Raises:
       ConfigError: if a built-in dimension is misspelt, or the decorator has no parentheses.

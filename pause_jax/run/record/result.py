@@ -81,7 +81,7 @@ class Result(PyTree):
 
 
 def described(q: Quantity) -> str:
-    """Return the documentation of a quantity, with its name, dimensions, unit and description."""
+    """Return a quantity's documentation, with its name, dimensions, unit and description."""
     unit = f" ({q.unit})" if q.unit not in ("", "1") else ""
     return textwrap.fill(
         f"* ``{q.name}`` [{', '.join(q.dims)}]{unit}: {q.doc}", 96, subsequent_indent="  "

@@ -33,12 +33,12 @@ class Health(NamedTuple):
 
 
 def healthy() -> Health:
-    """Return the initial health of a run, without problems."""
+    """Return a run's initial health, which has no problems."""
     return Health(*(jnp.zeros((), jnp.int32) for _ in Health._fields))
 
 
 def examined(health: Health, round: Array, variables: Any, rules: Array) -> Health:
-    """Update the health with the model after a round and the rules broken in the round."""
+    """Update the health after a round, from the new model and the broken rules."""
     is_first = (health.first_broken == 0) & (rules > 0)
     nonfinite = (health.first_nonfinite == 0) & ~all_finite(variables)
     return Health(
@@ -81,8 +81,8 @@ class Score(NamedTuple):
     Attributes:
       regret: signed regret C^G(genie) - C^G(cohort), as in Eq. (10) of PAUSE. The genie chooses m
         clients, or all available clients if there are fewer. For a cohort as large as the genie's,
-        the regret is >= 0 up to rounding (1e-6 of the two values). The genie's cohort has regret 0.
-        A smaller cohort (for example, of FedCS) can have negative regret, because its slowest
+        the regret is >= 0 up to rounding (relative error 1e-6). The genie's cohort has regret 0.
+        A smaller cohort (for example, from FedCS) can have negative regret, because its slowest
         client may be faster than the genie's, and its sum omits negative terms of g.
     """
 
@@ -103,7 +103,7 @@ def score(
 ) -> Score:
     """Compute the reward and regret of a selection from the participation counts before the round.
 
-    If ``with_genie`` is False, skip the slow search, and return NaN for the other two fields.
+    If ``with_genie`` is False, skip the slow search and set ``genie_reward`` and ``regret`` to NaN.
     """
     m = context.num_selected
     remaining = context.privacy.budget.remaining(counts)
