@@ -90,8 +90,8 @@ class Tuned(NamedTuple):
     Attributes:
       best: config with the lowest ``badness`` over the fresh seeds. The initial config wins ties.
       trials: one row per trial, with a column per axis and the columns of :func:`summarise`.
-      finalists: same table for the runs with fresh seeds. The first rows are the best trials,
-        in the order of their rank in the search. The last row is the initial config. ``searched``
+      finalists: table like ``trials`` for the runs with fresh seeds. The first rows are the best
+        trials, ordered by search rank. The last row is the initial config. ``searched``
         is the mean score in the search. ``change`` and ``change_error`` are the mean and standard
         error of the difference from the initial config, or NaN if a seed has no score.
       chosen: row number of ``best`` in ``finalists``.

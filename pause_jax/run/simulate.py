@@ -43,7 +43,7 @@ def simulate(
     The same config, key and data produce bit-identical results on the same device. The function can
     be vmapped over keys and over stacked configs (``pause_jax.stack``). ``sweep`` runs a grid of
     configs and labels the results. Matrix products use float32, except in local training, which
-    uses ``jax.default_matmul_precision`` (by default, TF32 on recent GPUs).
+    uses ``jax.default_matmul_precision`` (default: the device's, e.g. TF32 on recent GPUs).
 
     Args:
       config: configuration of the simulation.

@@ -72,7 +72,7 @@ def sweep(
       keys: distinct typed keys [S], for example ``jax.random.split(jax.random.key(0), S)``.
       data: data set that replaces the data set of every config.
       record: quantities to record, as in :func:`simulate`.
-      memory_limit: maximum estimated memory per device, in GiB. Ignored if ``max_batch`` is set.
+      memory_limit: maximum estimated GiB for runs on each device. Ignored if ``max_batch`` is set.
       max_batch: maximum number of concurrent runs (default: what fits in ``memory_limit``), rounded
         up to a multiple of the number of devices (or of threads on a single CPU device).
       devices: devices to run on (default: all devices).

@@ -99,7 +99,7 @@ def settings() -> dict[str, Any]:
 
 
 def custom_parts(config: SimConfig, quantities: Quantities) -> dict[str, Any]:
-    """Return the custom classes, quantities and config objects of a run, keyed by name."""
+    """Return a run's custom classes, quantities and field values, keyed by name."""
     parts: dict[str, Any] = {}
     for path, part in nested(config):
         if not is_ours(type(part)):

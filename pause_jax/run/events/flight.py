@@ -175,7 +175,7 @@ def next_answer(slots: Slots) -> tuple[Slots, Array]:
 def paced_step(config: SimConfig, flight: Flight, slots: Slots, now: Array) -> Array:
     """Return the time in seconds at which ``pace`` ends the step (infinity if it does not)."""
     pace = clock_of(config).pace
-    if flight.last is None or pace is None:  # either both or neither are None
+    if flight.last is None or pace is None:  # either both are None, or neither is
         return jnp.asarray(jnp.inf)
     longest = jnp.max(jnp.where(slots.under_way, flight.last[slots.client], 0.0))
     due = jnp.maximum(now, longest / pace)

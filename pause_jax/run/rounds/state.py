@@ -33,7 +33,7 @@ class Health(NamedTuple):
 
 
 def healthy() -> Health:
-    """Return a run's initial health, which has no problems."""
+    """Return the health of a run without problems."""
     return Health(*(jnp.zeros((), jnp.int32) for _ in Health._fields))
 
 
