@@ -48,7 +48,7 @@ ANOTHER_TRACE = (
 
 @quantity("round", "slot")
 def weights(r: Round) -> Array:
-    """Weight of each slot in the aggregation."""
+    """Weight of each slot's update in the average."""
     return r.selection.weights
 
 
@@ -204,8 +204,8 @@ def check_mechanism(mechanism: Mechanism, *, dimension: int = 40) -> None:
     the shape and dtype of the update, be finite, and depend on the key unless the unit is ``none``.
     Two releases with the same key must be bit-identical, and releases under vmap must equal single
     releases up to rounding. A new value of a traced number must not cause recompilation. The
-    remaining share of the budget must start at 1 and never rise. The epsilons must sum to the spent
-    budget, and an epsilon must be 0 if and only if the budget is exhausted. A config with a
+    remaining budget fraction must start at 1 and never rise. Epsilons must add up to the spent
+    budget. An epsilon must be 0 if and only if the budget is exhausted. A config with a
     ``name`` must round-trip through TOML. ``pause_jax.privacy.audit`` tests the claimed epsilon.
 
     Args:
@@ -285,11 +285,11 @@ def check_learner(learning: Learning, *, num_clients: int = 6, num_selected: int
     """Check a learner against its contract.
 
     Training must keep the structure, shapes and dtypes of the state. ``params`` may change only
-    through the release, so a release of zeros must leave them unchanged. Training with all weights
-    0 must leave the variables and the clients' state unchanged. Reordering the slots may
-    change the result only by rounding. Losses, answers and metrics must have the documented shapes,
-    and the model must stay finite for 3 rounds. A config with a ``name`` must round-trip through
-    TOML.
+    through the release, so a release of zeros must leave them unchanged. Training with all-zero
+    weights must leave the variables and the client state unchanged. Reordering the slots must not
+    change the result, up to rounding. Losses, results of ``ask`` and metrics must have the
+    documented shapes. The model must stay finite for 3 rounds. A config with a ``name`` must
+    round-trip through TOML.
 
     Args:
       learning: config of the learner, including its data.
@@ -380,7 +380,7 @@ def _check_training(learner: Learner, state: LearnerState, cohort: Array) -> Non
 
 
 def _counted(function: Callable[..., Any]) -> tuple[Callable[..., Any], list[None]]:
-    """Return the jitted function, and a list that grows by one entry per trace."""
+    """Return the jitted function, and a list to which each trace adds an entry."""
     traces: list[None] = []
 
     def traced(*args: Any) -> Any:
@@ -391,7 +391,7 @@ def _counted(function: Callable[..., Any]) -> tuple[Callable[..., Any], list[Non
 
 
 def _require(holds: Any, message: str) -> None:
-    """Raise AssertionError unless a clause of a contract holds, even under ``python -O``."""
+    """Raise AssertionError unless a contract clause holds, even under ``python -O``."""
     if not holds:
         raise AssertionError(message)
 

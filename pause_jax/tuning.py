@@ -1,7 +1,7 @@
 """Search for config values that optimize an objective.
 
 Optuna (the ``tune`` extra) proposes and stores trials. Each generation of trials runs as one
-``sweep``. All generations use the same seeds. The best trials run again with fresh seeds, because
+``sweep``. All generations use the same seeds. The best trials are rerun with fresh seeds, because
 the best of many noisy scores is optimistically biased.
 """
 
@@ -46,14 +46,14 @@ try:
 except ImportError:
     raise ConfigError("tune requires Optuna. Run pip install 'pause_jax[tune]'.") from None
 
-# Samplers that need no arguments, and the package that each imports.
+# Samplers that need no arguments, and the package that each sampler requires.
 SAMPLERS = {
     "TPESampler": "optuna", "RandomSampler": "optuna", "QMCSampler": "optuna", "GPSampler": "torch",
     "NSGAIISampler": "optuna", "NSGAIIISampler": "optuna", "CmaEsSampler": "cmaes",
 }  # fmt: skip
-# Number of best trials that run again with fresh seeds, in addition to the initial config.
+# Number of best trials that are rerun with fresh seeds, in addition to the initial config.
 FINALISTS = 3
-# Scale of the badness of incomplete trials, above the mean score of any complete trial.
+# Badness scale of incomplete trials, which exceeds the mean score of any complete trial.
 _INCOMPLETE = 1e300
 
 Values = Mapping[str, Any]
@@ -66,8 +66,8 @@ class Objective(NamedTuple):
     Attributes:
       text: name, as spelled on the command line.
       sign: 1 to minimise, -1 to maximise.
-      record: quantities to record, the last of which the objective requires.
-      value: function from a sweep's result to scores [config, seed] (not finite if undefined).
+      record: quantities to record. The objective requires the last quantity.
+      value: function that maps a sweep's result to scores [config, seed] (not finite if undefined).
     """
 
     text: str
@@ -91,8 +91,8 @@ class Tuned(NamedTuple):
       best: config with the lowest ``badness`` over the fresh seeds. The initial config wins ties.
       trials: one row per trial, with a column per axis and the columns of :func:`summarise`.
       finalists: table like ``trials`` for the runs with fresh seeds. The first rows are the best
-        trials, ranked as in the search. The last row is the initial config. ``searched`` is the
-        mean score in the search. ``change`` and ``change_error`` are the mean and the standard
+        trials, ordered by search rank. The last row is the initial config. ``searched``
+        is the mean score in the search. ``change`` and ``change_error`` are the mean and standard
         error of the difference from the initial config, or NaN if a seed has no score.
       chosen: row number of ``best`` in ``finalists``.
     """
@@ -125,12 +125,12 @@ def tune(
       objective: score to optimize (see :func:`objective_of`).
       key: PRNG key for the seeds of the search, the fresh seeds and the proposals.
       budget: number of trials, rounded up to a multiple of ``width``.
-      seeds: runs per trial. Each finalist is run with ``max(2, width * seeds // 4)`` fresh seeds.
+      seeds: number of seeds per trial. Finalists use ``max(2, width * seeds // 4)`` fresh seeds.
       width: number of trials per generation.
       sampler: name in ``SAMPLERS`` (default: a multivariate ``TPESampler``).
       storage: file or database URL of Optuna's storage (default: in memory). A search with the same
         config, data, axes, objective, seeds and key resumes from the storage. A finished search
-        does not run again. Processes that share a storage run different generations.
+        is not rerun. Processes that share a storage run different generations.
       data: data set, as in ``sweep``.
       progress: whether to show a progress bar for each generation.
 
@@ -166,7 +166,7 @@ def tune(
             scores, near = run([each.params for each in asked], jax.random.split(search_key, seeds))
         except BaseException:
             for each in asked:
-                # The next process that asks for trials receives these trials, with the same values.
+                # The next process that asks for trials will receive these trials and their values.
                 each.storage.set_trial_state_values(each._trial_id, TrialState.WAITING)
             raise
         rows = summarise(scores, near, objective.sign).to_dict("records")
@@ -204,8 +204,8 @@ def summarise(scores: Floats, near: Floats, sign: int) -> pd.DataFrame:
     Returns:
       Table with the columns ``seeds``, ``scored`` (number of seeds with a score), ``mean``,
       ``error`` (standard error of the mean) and ``badness``, which is lowest for the best trial.
-      Trials with a score for every seed are ranked by mean. All others follow, ranked first by
-      the number of seeds without a score, then by mean, or by mean ``near`` if no seed has a score.
+      Trials with a score for every seed are ranked by mean. The other trials follow. They are
+      ranked by number of seeds without a score, then by mean (by mean ``near`` if none has one).
     """
     rows = pd.DataFrame(scores)
     table = pd.DataFrame({"seeds": scores.shape[1], "scored": rows.count(axis=1)})
@@ -283,11 +283,11 @@ def _check_defined(objective: Objective, config: SimConfig, data: Dataset | None
 
 
 def programs(axes: Mapping[str, BaseDistribution], config: SimConfig) -> dict[str, int]:
-    """Return the number of values of each axis that needs one program per value, keyed by path."""
+    """Return the number of values for each axis that needs one program per value, keyed by path."""
     number = {}
     axis: Any
     for path, axis in axes.items():
-        # One program serves runs of any length.
+        # A single program supports runs of any length.
         if is_static(field_at(config, path)) and path not in ("num_rounds", "eval_every"):
             values = getattr(axis, "choices", None) or range(axis.low, axis.high + 1, axis.step)
             number[path] = len(values)
@@ -308,7 +308,7 @@ def _storage(text: str) -> Any:
 
 
 def _sampler(name: str | None, entropy: list[int], startup: int) -> optuna.samplers.BaseSampler:
-    """Return a sampler that is reseeded for each trial with the trial's number.
+    """Return a sampler that is reseeded for each trial, using the trial number.
 
     Trial numbers are unique in a storage. Processes that share a storage therefore make different
     proposals, and a resumed search makes the same proposals as an uninterrupted search.
@@ -344,7 +344,7 @@ def _run(
     *,
     warn: bool = False,
 ) -> tuple[Floats, Floats]:
-    """Run a sweep, and return scores and best test accuracies (0 if none), [points, keys] each."""
+    """Run a sweep, and return scores and best test accuracies (default: 0), each [points, keys]."""
     configs = [_config_at(config, values) for values in points]
     record = (*objective.record, *contract.RECORDED)
     with warnings.catch_warnings():

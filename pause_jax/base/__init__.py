@@ -1,1 +1,1 @@
-"""Utilities for configs, files and compilation, independent of federated learning."""
+"""Utilities for configs, files and compilation that are independent of federated learning."""

@@ -57,7 +57,7 @@ def _violated_by_node(value: Any, rule: Rule, factory: Any) -> str:
 
 
 def marked(config: Any) -> Any:
-    """Return the config with NaN in place of traced numbers that violate their rule.
+    """Return the config with NaN in place of traced numbers that violate their rules.
 
     Code under ``jit`` cannot raise errors for traced values. NaN marks the results as invalid.
     """
@@ -122,7 +122,7 @@ def _violated_by_static(value: Any, rule: Rule, default: Any) -> str:
     several = isinstance(default, tuple)
     kinds = (int, float) if rule.kind is float else (rule.kind or object,)
     entries = value if several and isinstance(value, tuple) else (value,)
-    # In Python a bool is an int, but True is not a valid number in a config.
+    # In Python, a bool is an int, but configs must not contain True as a number.
     right_kind = several == isinstance(value, tuple) and all(
         isinstance(entry, kinds) and isinstance(entry, bool) == (rule.kind is bool)
         for entry in entries

@@ -15,7 +15,7 @@ RULE = "a client id must be a whole number >= 0 or a name"
 _DIGITS = re.compile(r"([0-9]+)")
 _WHOLE = re.compile(r"([0-9]+)(\.0*)?")
 # Invalid ids: missing values (as printed by pandas and NumPy), negative and fractional numbers,
-# empty strings, and strings with characters that NumPy or a file cannot store.
+# empty strings, and strings with characters that NumPy arrays or files cannot store.
 _NO_ID = re.compile(
     r"nan|NaN|None|<NA>|NaT|-[0-9.]+|[0-9]*\.[0-9]+|.*[\x00-\x1f\ud800-\udfff].*|", re.DOTALL
 )

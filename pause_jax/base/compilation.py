@@ -17,12 +17,12 @@ from rich.console import Console
 from pause_jax.base.struct import ConfigError
 
 COMPILING = "Compiling ... (programs are cached for later runs)"
-# Delay before printing the message above, in seconds. Shorter waits need no explanation.
+# Delay, in seconds, before the message above is printed. Shorter waits need no explanation.
 PATIENCE = 0.5
 # XLA options for CPU programs. The first simulation of ``digits_small`` takes 18 CPU seconds with
 # JAX's defaults, and 12 with the options for small runs. With LLVM's optimization level 2,
-# compilation is a fifth faster and programs run at the same speed. XLA's older emitters (removed in
-# JAX 0.11) halve the compile time, but the resulting programs are a third slower on large arrays.
+# compilation is a fifth faster, and programs run at the same speed. XLA's older emitters (removed
+# in JAX 0.11) halve the compile time, but the programs run a third slower on large arrays.
 _LEVEL, _EMITTERS = "xla_backend_optimization_level", "xla_cpu_use_fusion_emitters"
 CPU_OPTIONS: dict[str, dict[str, Any]] = {"small": {_LEVEL: 2}, "large": {_LEVEL: 2}}
 if jax.__version_info__ < (0, 11):
@@ -56,7 +56,7 @@ def cache_folder() -> pathlib.Path:
 def use_cache() -> None:
     """Enable JAX's persistent cache, unless it is already enabled or its folder cannot be created.
 
-    JAX cannot cache programs with Python callbacks, such as those of ``clustered_similarity``.
+    JAX cannot cache programs with Python callbacks, which ``clustered_similarity`` uses.
     """
     if jax.config.values["jax_compilation_cache_dir"] is not None:
         return

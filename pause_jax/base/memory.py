@@ -12,7 +12,7 @@ import jax
 
 from pause_jax.base.struct import ConfigError
 
-# Linux files with a container's memory limit (cgroup v2 and v1).
+# Linux files that contain a container's memory limit (cgroup v2 and v1).
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -26,7 +26,7 @@ def machine_bytes() -> int:
 
 
 def tree_bytes(tree: Any) -> int:
-    """Return the size in bytes of a pytree of arrays or ``ShapeDtypeStruct``s."""
+    """Return the size in bytes of a pytree of arrays or ``ShapeDtypeStruct`` leaves."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 

@@ -46,15 +46,15 @@ def label(config: Config) -> str:
 
 
 def name_settings(base: type[C], settings: Mapping[str, C]) -> None:
-    """Register named configs of kind ``base`` that differ from the defaults of their class."""
+    """Register named configs of kind ``base`` that differ from their class defaults."""
     _SETTINGS.setdefault(base, {}).update(settings)
 
 
 def look_up(base: type[C], name: str, where: str) -> C:
-    """Return the registered config with this name, or a default config of the class with this name.
+    """Return the config registered as ``name``, or a default config of the class with this name.
 
-    ``base`` is the kind of config, such as ``PolicyConfig``. ``where`` is the field or option that
-    contains the name, for error messages.
+    ``base`` is the kind of config, such as ``PolicyConfig``. Error messages contain ``where``, the
+    field or option in which the name occurs.
 
     Raises:
       ConfigError: if the name is not a string, is unknown (the message lists the known names), or
@@ -89,8 +89,8 @@ def text_of(value: Any) -> str:
 def resolved(where: str, text: str, admits: Callable[[Any], bool], kind: str) -> Any:
     """Return the object ``module:name`` from a loaded module or a file passed to ``--load``.
 
-    The only module that may be imported is ``flax.nnx``. The module's functions are not called. The
-    object must satisfy ``admits``. Errors contain ``where`` (a config field) and ``kind``.
+    This function imports only ``flax.nnx``, and never calls functions from the named module. The
+    object must satisfy ``admits``. Messages contain ``where`` (a config field) and ``kind``.
 
     Raises:
       ConfigError: if the module is not loaded, the name is missing, or the kind is wrong.

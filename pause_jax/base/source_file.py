@@ -1,4 +1,4 @@
-"""Input files of a config, read once when a run starts and then identified by their digest."""
+"""Input files of configs, read once when a run starts and then identified by their digests."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ def parsed(
 ) -> str:
     """Read a file, store its parsed content in ``tables``, and return its SHA-256.
 
-    Traced programs cannot read files, so they look up the content in ``tables``, under the
-    digest followed by ``part``. ``part`` distinguishes tables from the same file. ``where``
+    Traced programs cannot read files, so they look up the content in ``tables``. The key is the
+    digest followed by ``part``, which distinguishes several tables from the same file. ``where``
     is the config field, such as ``latency``. ``path`` may be relative to the working directory.
 
     Raises:
@@ -153,7 +153,7 @@ def table(
 def refuse_lines(
     where: str, header: Sequence[str], bad: Sequence[BadLine], also: str = ""
 ) -> NoReturn:
-    """Raise ConfigError with a file's header and its first ten bad lines."""
+    """Raise ConfigError with a message that lists a file's header and its first ten bad lines."""
     named = [f"{line}, {shown(','.join(map(str, row)))}: {rule}" for line, row, rule in bad[:10]]
     more = f"; and {len(bad) - 10} more" if len(bad) > 10 else ""
     columns = shown(",".join(header))

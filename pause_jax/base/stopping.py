@@ -8,16 +8,16 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
-# Seconds between checks for signals, and between polls of futures that `wait` does not support.
+# Interval in seconds between signal checks, and between polls of futures without `wait` support.
 LOOK_EVERY = 0.2
-# Signal numbers (such as SIGTERM) that were received, but not yet raised by `check_stop`.
+# Numbers of received signals (such as SIGTERM) that `check_stop` has not raised yet.
 noted: list[int] = []
 
 
 def check_stop() -> None:
     """Raise KeyboardInterrupt with the signal's name, once for each received signal.
 
-    Signal handlers must not raise exceptions, because JAX discards those raised in callbacks.
+    Signal handlers must not raise exceptions, because JAX discards exceptions in callbacks.
     """
     if noted:
         raise KeyboardInterrupt(signal.Signals(noted.pop()).name)

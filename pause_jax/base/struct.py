@@ -40,7 +40,7 @@ class ConfigError(ValueError):
 
 @contextlib.contextmanager
 def prefixed(what: object) -> Iterator[None]:
-    """Add a prefix, such as a file name, to the message of a ConfigError raised in the block."""
+    """Prefix the message of a ConfigError raised in the block, for example with a file name."""
     try:
         yield
     except ConfigError as error:
@@ -143,7 +143,7 @@ class PyTree:
         jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with changed fields."""
+        """Return a copy with modified fields."""
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
 
@@ -187,7 +187,7 @@ class Sizes(NamedTuple):
 
 
 class Config(PyTree):
-    """Base class for every config. ``config.replace(field=value)`` returns a changed copy."""
+    """Base class for all configs. ``config.replace(field=value)`` returns a modified copy."""
 
     # `name` identifies the class in files and commands, and `summary` describes it in help texts.
     name: ClassVar[str] = ""
@@ -200,7 +200,7 @@ class Config(PyTree):
                 object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with changed fields. Raise ConfigError if a field is unknown."""
+        """Return a copy with modified fields. Raise ConfigError if a field is unknown."""
         for name in changes:
             field_at(self, name)
         return super().replace(**changes)
@@ -209,7 +209,7 @@ class Config(PyTree):
         """Raise :class:`ConfigError` if a rule involving several fields or sizes is violated."""
 
     def override(self, changes: Mapping[str, Any]) -> Self:
-        """Return a copy with fields changed by path: ``override({"reward.gamma": 0.0})``.
+        """Return a copy with new values at dotted paths: ``override({"reward.gamma": 0.0})``.
 
         Raises:
           ConfigError: if ``changes`` is not a mapping, or a path is unknown.

@@ -59,7 +59,7 @@ class Clock(Config):
 
 
 class Synchronous(Clock):
-    """Synchronous rounds, in which a cohort's clients start together after the previous round."""
+    """Synchronous rounds, in which a cohort starts together after the previous round has ended."""
 
     name: ClassVar[str] = "synchronous"
     summary: ClassVar[str] = "one round after another"
@@ -68,22 +68,22 @@ class Synchronous(Clock):
 class Asynchronous(Clock):
     """Overlapping rounds, in which the server steps after every ``buffer``-th client answer.
 
-    With this clock, ``SimConfig.num_rounds`` is the number of server steps. With O = 1, the
-    order of events is that of FedAsync if B = 1, and that of FedBuff if 1 < B < C. If B = C = O and
-    ``pace`` is None, the clock is equivalent to :class:`Synchronous`, and uses the same program.
+    With this clock, ``SimConfig.num_rounds`` is the number of server steps. With O = 1, events
+    occur in the same order as in FedAsync if B = 1, and as in FedBuff if 1 < B < C. If B = C = O
+    and ``pace`` is None, the clock is equivalent to :class:`Synchronous`, and uses its program.
 
     Attributes:
       concurrency: C, maximum number of clients in flight (started, but not yet finished; static).
       buffer: B, number of answers that triggers a server step (static).
-      open_slots: O, number of slots that must be free before clients start, and number of clients
+      open_slots: O, number of free slots required before clients start, and number of clients
         that the policy then chooses; None for ``num_selected`` (static).
       staleness: factor that reduces the weight of stale updates.
       max_staleness: maximum staleness of an averaged update, in server steps. Older updates are
         dropped. None for no limit.
       pace: b in Pisces. After at least one answer, the server also steps when L / b seconds have
         passed since its last step. L is the maximum of the last latencies of the clients in flight
-        (infinite before a client's first answer). If latencies are constant, no update is staler
-        than ceil(b). None to always wait for B answers.
+        (infinite before a client's first answer). If latencies are constant, the staleness never
+        exceeds ceil(b). None to always wait for B answers.
     """
 
     name: ClassVar[str] = "asynchronous"

@@ -41,7 +41,7 @@ def to_dict(config: Config) -> dict[str, Any]:
     Fields whose value and default are both None are omitted.
 
     Raises:
-      ConfigError: if a custom config class has no ``name``, which files need to refer to it.
+      ConfigError: if a custom config class has no ``name``, which config files use to refer to it.
     """
     own = vars(type(config)).get("name")
     table: dict[str, Any] = {"name": own} if own else {}
@@ -74,8 +74,8 @@ def _node_table(value: Config, field: dataclasses.Field[Any]) -> dict[str, Any]:
     table, cls = to_dict(value), type(value)
     if "name" not in table and not cls is field.default_factory is field.metadata["rule"].kind:
         raise ConfigError(
-            f"{field.name} = {cls.__name__}(...): the class must define a name, by which results "
-            f'and config files refer to it. Add name = "{cls.__name__.lower()}" to the class.'
+            f"{field.name} = {cls.__name__}(...): the class must define a name, for use in results "
+            f'and config files. Add name = "{cls.__name__.lower()}" to the class.'
         )
     return table
 
@@ -155,7 +155,7 @@ def parse_value(config: Config, path: str, text: str) -> Any:
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except RecursionError:
-        raise ConfigError(f"{path} = {shown(text)}: must be nested less deeply.") from None
+        raise ConfigError(f"{path} = {shown(text)}: is nested too deeply.") from None
     except ValueError:  # also raised for numbers with thousands of digits
         return text
     return _static(value)
@@ -184,7 +184,7 @@ def _filled(config: C, table: dict[str, Any], path: str) -> C:
 def _node(path: str, value: Any, field: dataclasses.Field[Any]) -> Any:
     """Build a nested config of the field's declared type from a table or a name.
 
-    A table may omit the name if the field's default is an instance of exactly the declared class.
+    A table may omit the name if the default is an instance of the declared class, not a subclass.
     """
     rule = field.metadata["rule"]
     if isinstance(value, str):

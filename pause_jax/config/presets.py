@@ -1,6 +1,6 @@
 """Presets from the PAUSE and BSFL papers, a small demo, and a fleet of measured phones.
 
-Each preset takes ``policy`` by name or as a config and returns a :class:`SimConfig`. Change a field
+Each preset accepts a policy name or policy config, and returns a :class:`SimConfig`. Change a field
 with ``config.replace(...)`` or ``config.override({"reward.gamma": 0.0})``. Sources: PAUSE section V
 and the authors' code; BSFL Table 3, Figs. 5-6, 8-9 and 11-12 (``docs/reproduction.md``).
 ``digits_small`` and ``phones`` need no download.
@@ -47,8 +47,8 @@ def digits_small(policy: AnyPolicy = "pause", data_dir: str | None = None) -> Si
 def phones(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfig:
     """Configure Digits on 200 phones, with latency and availability fitted to measurements.
 
-    ``Network(path="phones")`` combines measured training times of a ResNet with the network rates
-    of FLASH. Transfers are sized for ResNet-18 (11.7 million float32 weights), not for the small
+    ``Network(path="phones")`` combines measured ResNet training times with the network rates from
+    FLASH. Transfers are sized for ResNet-18 (11.7 million float32 weights), not for the small
     model being trained, so a round takes minutes, as in a real fleet. About one phone in ten is
     available at any time (idle, charging and on Wi-Fi). For details, see ``tools/devices.py`` and
     :class:`pause_jax.world.availability.Phones`.
@@ -62,7 +62,7 @@ def phones(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfi
 
 
 def mnist_small(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfig:
-    """Configure 2,000 i.i.d. MNIST samples, K = 30, m = 5, eps_bar = 200 (PAUSE authors' runs)."""
+    """Configure i.i.d. MNIST with 2,000 samples, K = 30, m = 5, eps_bar = 200 (authors' runs)."""
     data = Mnist(num_train=2000, data_dir=data_dir)
     return _small(policy, data, Mlp(hidden=(32, 16)), 0.003, 200.0)
 
@@ -117,7 +117,7 @@ def bsfl_fashion(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> Sim
     """Configure i.i.d. Fashion-MNIST with cnn3, K = 500, m = 25, alpha = 2, beta = 1 (BSFL Fig. 8).
 
     The BSFL image presets use the number of clients, learning rates, alpha and beta from Table 3.
-    The number of rounds is the "Training Time" in the table (400 or 200, with no unit). The paper
+    The number of rounds is the table's "Training Time" (400 or 200, without a unit). The paper
     mentions a "CNN" and StepLR, but specifies no network except ResNet-18. The paper also omits the
     decay steps, optimizer, batch sizes and latencies. We chose cnn3, Adam, ten latency groups, and
     a learning rate that is halved after each quarter of the rounds.
@@ -148,14 +148,14 @@ def bsfl_cifar10_noniid(policy: AnyPolicy = "bsfl", data_dir: str | None = None)
 
 
 def bsfl_groups(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
-    """Configure ten latency groups without learning, K = 500, m = 25 (BSFL Figs. 5-6)."""
+    """Configure ten latency groups and no learning, K = 500, m = 25 (BSFL Figs. 5-6)."""
     return _bsfl(policy, num_rounds=10_000, learning=None)
 
 
 def _small(
     policy: AnyPolicy, data: DataConfig, model: Model, sensitivity: float, total_epsilon: float
 ) -> SimConfig:
-    """Build a config of the PAUSE authors' small network (K = 30, m = 5, 300 rounds)."""
+    """Build a config for the PAUSE authors' small network (K = 30, m = 5, 300 rounds)."""
     budget = Geometric(total_epsilon=total_epsilon, decay=0.04)
     return SimConfig(
         num_clients=30,

@@ -1,4 +1,4 @@
-"""Configuration of a simulation, and its validation."""
+"""Simulation config and its validation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pause_jax.world.latency import Latency, TwoGroups
 
 
 class SimConfig(Config):
-    """Complete configuration of a simulation, apart from its key.
+    """Complete configuration of a simulation, except for its key.
 
     Changing a static field triggers recompilation, except for ``num_rounds`` and ``eval_every`` in
     most runs without custom components. All non-static numbers can be swept and vmapped.
@@ -40,17 +40,17 @@ class SimConfig(Config):
       policy: policy that chooses the clients.
       shuffle_clients: whether the policy sees the clients in a random order in each run, making
         client numbers uninformative. Results use the original client numbers (static).
-      reward: parameters of the reward, which also determine the regret.
+      reward: reward parameters, which also determine the regret.
       latency: latency model.
       availability_trace: trace of client connections; None if clients are always connected.
       availability: probability that a connected client is available in a round, independently of
         other clients and rounds.
       dropout: probability that a chosen client drops out of a round, independently of other clients
-        and rounds; None for no drop-outs. The server notices a drop-out only when the answer is
+        and rounds; None for no drop-outs. The server notices a drop-out only when the update is
         due. A drop-out counts as a participation and spends budget (the update may have been sent).
-      deadline: maximum seconds from the choice of clients to the end of a round; None for no limit.
-      wait_for: number of received updates that ends a round, for over-selection; None to wait for
-        all chosen clients (static).
+      deadline: maximum seconds from client selection to the end of a round; None for no limit.
+      wait_for: number of received updates after which a round ends, for over-selection; None to
+        wait for all chosen clients (static).
       stale_updates: handling of updates that have not arrived when their round ends. With ``lost``,
         the server tells the clients to stop. With ``next``, the server includes the updates in the
         next round's weighted average. Client state (``keep_optimizer_state``) is saved only if the
@@ -174,7 +174,7 @@ def with_budgets(config: SimConfig, key: Array) -> SimConfig:
 
 
 def canonical(config: SimConfig) -> SimConfig:
-    """Return the config with every traced number converted to a float32 array.
+    """Return the config with all traced numbers converted to float32 arrays.
 
     Configs with the same structure then share one trace, whereas Python floats and arrays would be
     traced separately. Within a user's ``jit``, a number that violates its rule becomes NaN.

@@ -1,1 +1,1 @@
-"""Simulation of one run: its rounds, their state and the recorded quantities."""
+"""Simulation of a single run, including its rounds, state and recorded quantities."""

@@ -1,7 +1,7 @@
-"""Warnings about custom parts that break their contract and about non-finite models.
+"""Warnings about non-finite models and about custom components that break their contract.
 
 Compiled code cannot raise exceptions, so a run records which rules were broken. Runs with a
-built-in policy and latency model skip these checks, because the library's tests cover them.
+built-in policy and latency model skip these checks, because our tests cover both components.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ NONFINITE = "first_nonfinite_round"
 RULES = (
     "the policy chose a client twice",
     "the policy chose a client that does not exist",
-    "the policy gave weight to an unavailable client",
+    "the policy assigned weight to an unavailable client",
     "the policy's weights are negative or not finite",
     "the policy's weights do not sum to one",
     "a latency is not finite",
     "a latency is below min_latency",
 )
-# Rounding tolerance, absolute for the sum of the weights and relative for min_latency.
+# Rounding tolerance (absolute for the sum of the weights, relative for min_latency).
 _ROUNDING = 1e-3
 
 
@@ -64,20 +64,20 @@ def broken(selection: Selection, available: Array, latency: Array, min_latency: 
 
 
 def words(rules: int) -> str:
-    """Describe the rules in a bit mask returned by :func:`broken`."""
+    """Describe the broken rules encoded in a bit mask returned by :func:`broken`."""
     return "; ".join(rule for place, rule in enumerate(RULES) if rules >> place & 1)
 
 
 class BrokenContract(UserWarning):
-    """Warning that a custom part broke its contract, so the results are invalid."""
+    """Warning that a custom component broke its contract, so the results are invalid."""
 
 
 class NotFinite(UserWarning):
-    """Warning that the model of a run became non-finite."""
+    """Warning that a run's model became non-finite."""
 
 
 def finding(rounds: Any, rules: Any) -> str:
-    """Describe the earliest broken rules among a config's seeds, or return "" if there are none.
+    """Describe the earliest broken rules among a config's seeds, or return "" if none was broken.
 
     ``rounds`` and ``rules`` are the two ``RECORDED`` quantities, with one entry per seed.
     """
@@ -92,7 +92,7 @@ def finding(rounds: Any, rules: Any) -> str:
 
 
 def not_finite(rounds: Any) -> str:
-    """Report how many seeds have a non-finite model and the first such round ("" if none)."""
+    """Return a message about seeds with a non-finite model, or "" if all models are finite."""
     each = np.ravel(rounds)
     bad = each[each > 0]
     if not bad.size:
@@ -104,6 +104,6 @@ def not_finite(rounds: Any) -> str:
 
 
 def warn(found: dict[str, str], category: type[Warning] = BrokenContract) -> None:
-    """Issue one warning with one line for each config that has a non-empty finding."""
+    """Issue a single warning with one line per config, omitting configs without a finding."""
     if lines := [f"{name}: {words}" for name, words in found.items() if words]:
         warnings.warn("\n".join(lines), category, stacklevel=3)

@@ -1,4 +1,4 @@
-"""Drivers for compiled runs (single runs, sweep chunks) and for runs inside a user's JAX trace."""
+"""Drivers for compiled single runs, for sweep chunks, and for runs inside a user's JAX trace."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Runs(NamedTuple):
 
 
 class Watch:
-    """Hooks for the driver. The defaults are for single runs, which are never saved or resumed."""
+    """Driver hooks. The defaults are for single runs, which are never saved or resumed."""
 
     def calling(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context manager for one call of a step, which may trigger compilation."""
+        """Return a context manager for one call to a step, which may trigger compilation."""
         return telling()
 
     def resumed(
@@ -62,7 +62,7 @@ class Watch:
 
 
 def drive(runs: Runs, watch: Watch) -> tuple[Result, Record]:
-    """Advance runs to the end, starting from the state that ``watch.resumed`` returns.
+    """Advance runs to completion, starting from the state that ``watch.resumed`` returns.
 
     Returns:
       (result, record). The result lacks the per-round quantities, which the record contains as

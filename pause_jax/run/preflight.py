@@ -1,4 +1,4 @@
-"""Validation of arguments, keys, client ids, memory and latency units before a run."""
+"""Validation of arguments, keys, client ids, memory needs and latency units before a run."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from pause_jax.run.record.result import Quantities, recorded_bytes
 
 FEWER = "Simulate fewer clients or a smaller model."
 # Warn if min_latency is below this fraction of the fastest client's expected latency. With 30
-# log-normal clients (300 rounds, 8 seeds), PAUSE with Thompson sampling finishes after 251 s for a
-# fraction of 1/2, 284 s for 1/10 and 298 s for 1/50. Random selection finishes after 293 s.
+# clients and log-normal latencies (300 rounds, 8 seeds), PAUSE with Thompson sampling takes 251 s
+# for a fraction of 1/2, 284 s for 1/10 and 298 s for 1/50. Random selection takes 293 s.
 FAR_BELOW = 1 / 50
 
 
@@ -76,8 +76,8 @@ def checked_keys(keys: Array) -> Array:
         before = first.setdefault(words.tobytes(), place)
         if before != place:
             raise ConfigError(
-                f"keys[{place}] equals keys[{before}]: keys must differ, because equal runs make "
-                "standard errors too small. Make them with jax.random.split(jax.random.key(0), S)."
+                f"keys[{place}] equals keys[{before}]: keys must differ, because identical runs "
+                "make standard errors too small. Use jax.random.split(jax.random.key(0), S)."
             )
     return keys
 
@@ -137,7 +137,7 @@ def client_ids(config: SimConfig, data: Any) -> tuple[str, ...]:
     """Return the ids of clients 0, ..., K - 1.
 
     Clients are numbered in the natural order of their ids, both in the data and in each file.
-    If the first K ids agree, number k therefore denotes the same client everywhere.
+    Therefore, if the first K ids agree, number k denotes the same client everywhere.
 
     Returns:
       Client ids. Empty if the ids are 0, 1, ..., if neither the data nor a file has ids, or if
@@ -163,7 +163,7 @@ def client_ids(config: SimConfig, data: Any) -> tuple[str, ...]:
     if len(data_ids) > num_clients:
         if files:
             raise ConfigError(
-                f"num_clients = {num_clients}: the run draws this many of the data's "
+                f"num_clients = {num_clients}: the run draws a random subset of the data's "
                 f"{len(data_ids)} clients, but {next(iter(files))} has values for specific "
                 f"clients. Set num_clients = {len(data_ids)}, or remove the other clients' samples."
             )
@@ -216,7 +216,7 @@ def warn_if_far(min_latency: ArrayLike, fastest: ArrayLike) -> None:
     """Warn if ``min_latency`` is far below ``fastest`` (both in seconds), but not while tracing.
 
     ``fastest`` is the fastest client's expected latency. If ``min_latency`` is far smaller, often
-    because latencies are in milliseconds, speeds are negligible compared with exploration bonuses.
+    because of latencies in milliseconds, speeds are negligible compared with exploration bonuses.
     """
     if isinstance(fastest, jax.core.Tracer):
         return
@@ -225,15 +225,15 @@ def warn_if_far(min_latency: ArrayLike, fastest: ArrayLike) -> None:
     if far.size:
         warnings.warn(
             f"latency.min_latency = {least[far[0]]:g}: is far below the {fastest[far[0]]:.3g} s "
-            "of the fastest client, so all speeds are near 0 and policies hardly learn. Use "
-            "seconds for all latencies, and set latency.min_latency slightly below the fastest "
+            "of the fastest client, so all speeds are near 0 and policies hardly learn. Specify "
+            "all latencies in seconds, and set latency.min_latency slightly below the fastest "
             "client's latency.",
             stacklevel=3,
         )
 
 
 def warn_if_cut(config: SimConfig, sizes: Array) -> None:
-    """Warn if ``max_steps`` cuts the largest client's training short. ``sizes`` are in samples."""
+    """Warn if ``max_steps`` cuts the largest client's training short (``sizes``: in samples)."""
     if config.learning is None:
         return
     largest = int(np.max(sizes))

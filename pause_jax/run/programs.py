@@ -1,7 +1,7 @@
-"""Compiled steps of a single run, or of a batch of runs distributed over devices.
+"""Compiled step functions for a single run or for a batch of runs distributed over devices.
 
 Runs with different ``num_rounds`` or ``eval_every`` can share a program.
-``docs/guides/programs.md`` lists the inputs that require a different program.
+``docs/guides/programs.md`` lists the inputs that require a separate program.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from pause_jax.run.rounds.loop import advance, init
 from pause_jax.run.rounds.state import State
 
 # Standard values of ``ProgramSpec.room``. A run uses the smallest value for which CALLS calls
-# suffice, unless it has custom parts or its record would exceed MOST_ROOM.
+# suffice, unless the run has custom components or its record would exceed MOST_ROOM.
 ROOMS = tuple(256 * 16**n for n in range(5))
 CALLS = 20
-# Maximum size in bytes of the record that one call with a standard room returns.
+# Maximum record size, in bytes, of a call with a standard room.
 MOST_ROOM = 16 * 2**20
-# Maximum product of cohort and update size for which compilation takes longer than the run.
+# Maximum product of cohort size and update size for which compilation takes longer than the run.
 SMALL = 20_000
 # Partition specs for arguments with a leading run axis and for arguments shared by all runs.
 RUN, SAME = PartitionSpec("run"), PartitionSpec()
@@ -53,7 +53,7 @@ class Segment(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Pure step functions of a run or of a batch of runs.
+    """Pure step functions for a run or for a batch of runs.
 
     Attributes:
       init: (config, data, key, policy) -> (state before round 1, expected latency of the fastest
@@ -98,7 +98,7 @@ def plain_steps(quantities: Quantities, execution: Execution | None, any_length:
 
 
 def _in_float32(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a step to use float32 matrix products, except in training (see ``Execution``)."""
+    """Wrap a step to compute matrix products in float32, except in training (see ``Execution``)."""
 
     @functools.wraps(step)  # profiles and the cache name programs after their functions
     def precise(*arguments: Any) -> Any:
@@ -120,9 +120,9 @@ class ProgramSpec(NamedTuple):
 
     Attributes:
       room: maximum number of rounds per call.
-      any_length: whether the program supports runs of any length. Custom parts may read the
-        run's length, so a program with custom parts supports only the length in its config.
-      options: name of the set of compiler options, ``small`` or ``large``.
+      any_length: whether the program supports runs of any length. Custom components may read the
+        run length, so programs with custom components support only the length in the config.
+      options: name of the compiler option set, ``small`` or ``large``.
     """
 
     room: int

@@ -36,7 +36,7 @@ class World(NamedTuple):
       init: (``world`` key stream) -> state of the availability trace before round 1.
       present: (trace state, keys, clock) -> (mask of available clients, bool [K]; new trace state).
       lost: (keys, round) -> bool [K], clients that drop out of the round if they are chosen,
-        or None if no client can drop out.
+        or None if clients never drop out.
       features: (keys, round) -> float [K, F], features that clients report before the round (see
         ``Latency.features``).
     """
@@ -93,9 +93,9 @@ def setup_of(
     world: Array,
     length: Length | None = None,
 ) -> Setup:
-    """Build the components of a run from its learner, the learner's state and its ``world`` stream.
+    """Build a run's components from its learner, the learner state and the ``world`` key stream.
 
-    The state may be from any round, because only its partition and model shapes are read.
+    The learner state may be from any round, because only its partition and model shapes are read.
     """
     length = length_of(config) if length is None else length
     data_size = learning.partition.size.astype(jnp.float32)
@@ -126,7 +126,7 @@ def setup_of(
 
 
 def policy_for(config: SimConfig, context: Context, world: Array) -> Policy:
-    """Build the policy of a run, with shuffled client numbers if ``shuffle_clients`` is True."""
+    """Build a run's policy, with shuffled client numbers if ``shuffle_clients`` is True."""
     if not config.shuffle_clients:
         return policy_of(config.policy, context)
     order = jax.random.permutation(keys.client_order(world), config.num_clients)
@@ -169,7 +169,7 @@ def context_of(
 ) -> Context:
     """Build a policy's context for a simulation or a deployed server.
 
-    ``latency_of`` is the function that :func:`latency_by_work` returns. The keyword arguments are
+    ``latency_of`` is a function returned by :func:`latency_by_work`. The keyword arguments become
     fields of the context. ``num_rounds`` defaults to ``config.num_rounds``.
     """
     num_clients = config.num_clients
@@ -177,7 +177,7 @@ def context_of(
     model, work = latency_of(None)
 
     def expected(of: Callable[[Latency, Work], Any]) -> Any:
-        """Return the mean of ``of(latency model, work)`` over the levels of the local work."""
+        """Return the mean of ``of(latency model, work)`` over the local work levels."""
         if law is None:
             return of(model, work)
         levels = jax.vmap(lambda factors: of(*latency_of(factors)))(law.levels(num_clients))
@@ -220,7 +220,7 @@ def _expected(model: Latency, num_clients: int) -> tuple[Array, Array]:
 
 
 def world_of(config: SimConfig, latency_of: OfWork) -> World:
-    """Build the world of a config, with ``latency_of`` from :func:`latency_by_work`."""
+    """Build a config's world (see :func:`latency_by_work` for ``latency_of``)."""
     num_clients = config.num_clients
     trace = config.availability_trace
     law = work_law(config)

@@ -41,23 +41,23 @@ def simulate(
     """Simulate federated learning under a selection policy.
 
     The same config, key and data produce bit-identical results on the same device. The function can
-    be vmapped over keys and over stacked configs (``pause_jax.stack``). ``sweep`` runs a grid and
-    labels the results. Matrix products in local training use ``jax.default_matmul_precision`` (by
-    default, the device's precision, e.g. TF32 on recent GPUs), and all others use float32.
+    be vmapped over keys and over stacked configs (``pause_jax.stack``). ``sweep`` runs a grid of
+    configs and labels the results. Matrix products use float32, except in local training, which
+    uses ``jax.default_matmul_precision`` (default: the device's, e.g. TF32 on recent GPUs).
 
     Args:
       config: configuration of the simulation.
-      key: typed key, ``jax.random.key(seed)``. Runs with the same key share the world (latencies,
-        availability), the partition and the initial model, regardless of the policy.
+      key: typed key, such as ``jax.random.key(seed)``. Runs with the same key share latencies,
+        availability, the data partition and the initial model, regardless of the policy.
       data: data set to use instead of the config's data set.
       record: names of quantities to record, or custom ``Quantity`` objects. ``(*QUANTITIES, mine)``
         adds a custom quantity. The default is all of ``QUANTITIES``, the learner's metrics and, if
-        rounds overlap, ``STEP_QUANTITIES``. Client metrics such as ``client_accuracy`` need
-        ``learning.holdout``. The simulator computes client metrics, and clients never send them.
-      devices: devices that share the local training of large cohorts (default: JAX's default
-        device). ``sweep`` distributes whole runs instead.
-      client_batch: maximum number of clients that train in parallel on a device (1: one by one).
-        By default, the memory per client determines this limit. The limit affects only rounding.
+        rounds overlap, ``STEP_QUANTITIES``. Client metrics such as ``client_accuracy`` require
+        ``learning.holdout``. Only the simulator knows these metrics; clients never send them.
+      devices: devices over which the local training of a large cohort is distributed (default:
+        JAX's default device). ``sweep`` distributes whole runs instead.
+      client_batch: maximum number of clients that train in parallel on a device (1: one at a time).
+        By default, the limit depends on the memory per client. It affects results only by rounding.
 
     Returns:
       Result with the recorded quantities and the final model.
@@ -66,7 +66,7 @@ def simulate(
       ConfigError: if an argument is invalid (raised before any work starts), or if memory runs out.
 
     Warns:
-      BrokenContract: if a custom part broke its contract and ``record`` includes
+      BrokenContract: if a custom component broke its contract and ``record`` includes
         ``first_broken_round`` and ``broken_rules``. Issued once per call, but not while tracing.
       NotFinite: if the model became non-finite and ``record`` includes ``first_nonfinite_round``.
         Like ``BrokenContract``, issued once per call, but not while tracing.

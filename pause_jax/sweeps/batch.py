@@ -77,7 +77,7 @@ def _runs_of(plan: SweepPlan, group: int) -> Callable[[int], tuple[Runs, SimConf
     """Return a function that maps a chunk's first run number to (runs, configs)."""
     members = plan.groups[group]
     chunking = plan.chunkings[group]
-    # Stack on the host. On a device, each new number of configs would cause a compilation.
+    # Stack on the host. On a device, each new number of configs would trigger a compilation.
     configs = jax.tree.map(lambda *x: np.stack(x), *(each.config for each in members))
     key_data = np.asarray(jax.random.key_data(plan.keys))
     parts = np.array_split(np.arange(1, configs.num_rounds + 1), chunking.segments)
@@ -125,7 +125,7 @@ class _ThreadWatch(Watch):
     checkpoint: Checkpoint | None
 
     def calling(self) -> contextlib.AbstractContextManager[Any]:
-        # One thread at a time compiles or dispatches a step. Execution does not hold the lock.
+        # Only one thread at a time compiles or dispatches a step. Steps run without the lock.
         return self.handing_over
 
     def resumed(

@@ -1,4 +1,4 @@
-"""Estimate of a sweep's programs, memory and time, based on timed runs of its first group."""
+"""Estimate of a sweep's compilations, memory and time, based on timed runs of its first group."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pause_jax.sweeps.plan import SEGMENTS, SweepPlan, run_bytes, shapes_of
 
 
 def estimate(plan: SweepPlan, *, times: int = 1, values: int = 1) -> str:
-    """Describe the programs, memory and time that a sweep needs.
+    """Describe the compiled programs, memory and time that a sweep needs.
 
     The time is measured for the first group and extrapolated to the other groups.
 
     Args:
       plan: plan of a sweep, or of one generation of a search.
       times: number of generations.
-      values: number of combinations of static values, each of which needs separate programs.
+      values: number of combinations of static values. Each combination needs separate programs.
     """
     programs = set()
     memory = trained = 0.0

@@ -1,4 +1,4 @@
-"""Entry point of a sweep: ``sweep(configs, keys) -> xarray.Dataset``."""
+"""Entry point for sweeps, ``sweep(configs, keys) -> xarray.Dataset``."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class SweepInterrupted(RuntimeError):  # noqa: N818, as KeyboardInterrupt
     """Error raised when a sweep stops early.
 
     Attributes:
-      finished: dataset of all completely finished configs or, if there are none, of all finished
-        runs; None if no run has finished.
+      finished: dataset of all completely finished configs (or of all finished runs, if no config is
+        complete). None if no run has finished.
     """
 
     def __init__(self, message: str, finished: xr.Dataset | None):
@@ -60,9 +60,9 @@ def sweep(
 ) -> xr.Dataset:
     """Run every config with every key.
 
-    Configs share a compilation if only traced numbers differ. Without custom parts, one
-    compilation usually covers all numbers of rounds. Built-in policies share a compilation unless
-    they differ in cohort size or ``releases``, or set ``alone``. Sweeps use all devices and cores.
+    Configs share a compiled program if only traced numbers differ. Without custom components, a
+    program usually supports any number of rounds. Built-in policies share a program unless they
+    differ in cohort size or ``releases``, or set ``alone``. Sweeps use all devices and cores.
 
     Each row of the result equals ``simulate(config, key)`` up to rounding. If two cohorts are
     equally good up to rounding, ``sweep`` and ``simulate`` may choose differently and then diverge.
@@ -72,17 +72,17 @@ def sweep(
       keys: distinct typed keys [S], for example ``jax.random.split(jax.random.key(0), S)``.
       data: data set that replaces the data set of every config.
       record: quantities to record, as in :func:`simulate`.
-      memory_limit: maximum estimated memory of runs per device in GiB. Ignored with ``max_batch``.
-      max_batch: maximum number of concurrent runs (default: what fits in ``memory_limit``),
-        rounded up to a multiple of the number of devices (of threads on a single CPU device).
+      memory_limit: maximum estimated GiB for runs on each device. Ignored if ``max_batch`` is set.
+      max_batch: maximum number of concurrent runs (default: what fits in ``memory_limit``), rounded
+        up to a multiple of the number of devices (or of threads on a single CPU device).
       devices: devices to run on (default: all devices).
-      client_batch: maximum number of clients each run trains in parallel, as in :func:`simulate`.
+      client_batch: maximum number of clients that a run trains in parallel (see :func:`simulate`).
       store: folder for finished runs and, if ``executor`` is None, checkpoints of unfinished runs
         (at most one per chunk per minute, and one when the sweep is stopped). A call with the same
         arguments resumes from this folder, even if the process was killed, and returns a result
         that is bit-identical to that of an uninterrupted sweep.
       executor: executor whose workers run the chunks, for example Dask's ``client.get_executor()``,
-        a submitit executor or a process pool. Identical processors give bit-identical results.
+        a submitit executor or a process pool. Results are bit-identical on identical processors.
       progress: whether to show a progress bar if standard error is a terminal.
 
     Returns:
@@ -94,12 +94,12 @@ def sweep(
 
     Raises:
       ConfigError: if an argument is invalid, or the store contains a sweep with different configs,
-        data, keys, code, versions or devices. Raised before any run starts.
+        data, keys, code, package versions or devices. Raised before any run starts.
       SweepInterrupted: if the sweep is interrupted, runs out of memory or fails with RuntimeError
         or FloatingPointError. Its attribute ``finished`` contains the finished runs.
 
     Warns:
-      BrokenContract: if custom parts broke their contract and ``record`` includes
+      BrokenContract: if custom components broke their contract and ``record`` includes
         ``first_broken_round`` and ``broken_rules``. Issued once, after all runs, for all configs.
       NotFinite: if models became non-finite and ``record`` includes ``first_nonfinite_round``.
         Like ``BrokenContract``, issued once, after all runs.
@@ -140,7 +140,7 @@ def planned(
     """Plan a sweep for this process, or for the workers of an executor.
 
     Raises:
-      ConfigError: if the sweep is invalid, or the first worker has different code or versions.
+      ConfigError: if the sweep is invalid, or the first worker's code or package versions differ.
     """
     plan = plan_sweep(configs, keys, devices=devices, **arguments)
     if executor is None:

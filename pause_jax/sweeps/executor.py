@@ -1,8 +1,8 @@
 """Execution of sweep chunks by an executor, such as Dask, submitit or a process pool.
 
-A task consists of the pickled arguments of the sweep and the chunk to run. Each worker prepares
-the sweep once. A worker rejects tasks if its code, versions or devices differ from the first
-worker's. Results are therefore bit-identical if all workers have identical processors.
+A task contains the sweep's pickled arguments and the chunk to run. Each worker prepares the sweep
+once. A worker rejects tasks if its code, package versions or devices differ from those of the first
+worker. Results are therefore bit-identical if all workers have identical processors.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Workers:
         self._arguments = packed(configs, keys, arguments)
 
     def planned(self, plan: SweepPlan) -> SweepPlan:
-        """Return the plan for the workers' processor, which may differ from the local one.
+        """Return the plan for the workers' processors, which may differ from the local processor.
 
         Raises:
           ConfigError: if preparation fails, or the first worker's code or package versions differ.
@@ -61,7 +61,7 @@ class Workers:
         """Run chunks, and yield each chunk with its rows when it finishes.
 
         Raises:
-          RuntimeError: if a chunk fails, a worker differs from the first, or workers die too often.
+          RuntimeError: if a chunk fails, a worker's environment differs, or workers die too often.
         """
         tasks = {
             chunk: (self._arguments, plan.made_by, chunk, plan.chunkings[chunk.group])
@@ -81,7 +81,7 @@ def prepare_task(
         plan = _plan(arguments)
     except Exception as error:
         return _failure(error)
-    # The submitting process runs no chunk, so its processor may differ from the workers'.
+    # The submitting process runs no chunks, so it may use a different processor than the workers.
     names = provenance.machine(plan.mesh.devices.flat)
     expected = made_by | {name: plan.made_by[name] for name in names}
     return _difference(expected, plan.made_by) or (plan.made_by, plan.chunkings)
@@ -90,7 +90,7 @@ def prepare_task(
 def run_task(
     arguments: bytes, made_by: dict[str, Any], chunk: Chunk, chunking: Chunking
 ) -> Rows | str:
-    """Run a chunk in this worker, and return the rows or an error message."""
+    """Run a chunk in this worker, and return its rows or an error message."""
     try:
         plan = _plan(arguments)
         if difference := _difference(made_by, plan.made_by):
@@ -110,18 +110,18 @@ def _failure(error: Exception) -> str:
 
 
 def _difference(expected: Mapping[str, Any], made_by: Mapping[str, Any]) -> str:
-    """Return a message if this worker differs from the expected environment, otherwise ""."""
+    """Return a message if this worker's environment is not the expected one, otherwise ""."""
     words = provenance.different(expected, made_by)
     if not words:
         return ""
     return (
         f"the worker on {platform.node()} differs: {'; '.join(words[:NAMED])}. Use the same code, "
-        "versions and kind of processor on all workers."
+        "package versions and processor type on all workers."
     )
 
 
 def packed(configs: Any, keys: Array, arguments: Mapping[str, Any]) -> bytes:
-    """Pickle and compress a sweep's arguments. Code defined in a script requires cloudpickle."""
+    """Pickle and compress a sweep's arguments. Pickling a script's code requires cloudpickle."""
     try:
         import cloudpickle as pickler
     except ImportError:
@@ -142,7 +142,7 @@ _PREPARING = threading.Lock()
 
 
 def _plan(arguments: bytes) -> SweepPlan:
-    """Return the plan of a sweep, prepared only once per process."""
+    """Return the plan of a sweep, which each process prepares only once."""
     with _PREPARING:  # a worker may run tasks in several threads
         return _prepared(arguments)
 
@@ -158,7 +158,7 @@ def _results(
 ) -> Iterator[tuple[Any, Any]]:
     """Run tasks, and yield (name, result) as each task finishes.
 
-    If a worker dies, its tasks are retried after the others, up to ``ATTEMPTS`` times in total.
+    Tasks of dead workers are retried after all other tasks, with at most ``ATTEMPTS`` attempts.
     """
     for attempt in range(1, ATTEMPTS + 1):
         names = {executor.submit(function, *task): name for name, task in tasks.items()}

@@ -106,7 +106,7 @@ def _dataset(
     quantities: Quantities,
 ) -> xr.Dataset:
     """Concatenate the configs' datasets along ``config``, and pad smaller datasets."""
-    import xarray as xr  # takes a second to import, because of pandas
+    import xarray as xr  # importing xarray takes a second, because it imports pandas
 
     data = xr.concat(
         [_config_dataset(each, finished[each.label], quantities) for each in configs],
@@ -118,7 +118,7 @@ def _dataset(
         compat="equals",
     )
     differing = _differing([describe_config(each.config) for each in configs])
-    # Some fields, such as `clock` and `latency`, share their name with a quantity.
+    # Some fields, such as `clock` and `latency`, have the same name as a quantity.
     named = {f"{path}.name" if path in data else path: v for path, v in differing.items()}
     data = data.assign_coords({path: ("config", values) for path, values in named.items()})
     data = data.assign_coords(_client_ids(configs, data.sizes["client"]))
@@ -153,7 +153,7 @@ def _config_dataset(
 
 
 def _client_ids(configs: Sequence[PreparedConfig], number: int) -> dict[str, Any]:
-    """Return the ``client_id`` coordinate (per config if ids differ), or {} if there are no ids."""
+    """Return the ``client_id`` coordinate (per config if ids differ), or {} if there are none."""
     ids = [client_ids(each.config, each.data) for each in configs]
     if not any(ids):
         return {}

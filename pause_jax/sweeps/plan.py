@@ -47,8 +47,8 @@ from pause_jax.sweeps import provenance
 MOST = 10_000
 # Maximum number of segments per run. After each segment, a run can save a checkpoint or stop.
 SEGMENTS = 20
-# Maximum memory of the clients that train concurrently in a thread, in bytes. Runs that do
-# not fit in a core's cache are faster sequentially than in a batch.
+# Maximum memory, in bytes, of the clients that train concurrently in a thread. Runs that do not fit
+# in a core's cache are faster one after another than in a batch.
 KEPT_IN_THREAD = 8 * 2**20
 # Allowed batch sizes. IN_THREAD lists (batch size per thread, minimum number of runs).
 WIDTHS = (1, 2, 4, *(2**n // 4 * part for n in range(3, 31) for part in (4, 6)))
@@ -56,8 +56,8 @@ IN_THREAD = ((64, 512), (16, 128), (4, 32), (1, 0))
 # Estimated number of copies of the state and the record in memory. A loop step needs an old, a new
 # and an intermediate state. The loop fills one record buffer and returns another.
 STATES, RECORDS = 3, 2
-# Copies of the model per training client (model, gradient, two moments, update, flat update, noise
-# and release).
+# Number of model-sized arrays per training client (model, gradient, two moments, update, flat
+# update, noise and release).
 MODEL_COPIES = 8
 
 
@@ -259,14 +259,14 @@ def _groups(named: Mapping[str, SimConfig], data: Dataset | None) -> list[list[P
     return list(groups.values())
 
 
-# Latest digest of each program with custom parts, keyed by config structure, quantities and shapes.
+# Latest digest of each customized program, keyed by config structure, quantities and data shapes.
 _DIGESTS: dict[Any, str] = {}
 
 
 def _custom(group: list[PreparedConfig], keys: Array, quantities: Quantities) -> dict[str, str]:
-    """Return the program digest of each config in a group, or {} without custom parts.
+    """Return the program digest of each config in a group, or {} without custom components.
 
-    Tracing the program also reveals errors in custom parts before any run starts.
+    Tracing the program also reveals errors in custom components before any run starts.
     """
     config = group[0].config
     data = group[0].data
@@ -283,7 +283,7 @@ def _custom(group: list[PreparedConfig], keys: Array, quantities: Quantities) ->
 
 
 def shapes_of(data: Any) -> tuple[Any, ...]:
-    """Return the shape and dtype of each array of a data set."""
+    """Return the shape and dtype of each array in a data set."""
     return tuple((np.shape(leaf), str(leaf.dtype)) for leaf in jax.tree.leaves(data))
 
 
@@ -309,7 +309,7 @@ def _sharing_policies(groups: list[list[PreparedConfig]]) -> list[list[PreparedC
 
 
 def _family(config: SimConfig, data: Any) -> Any:
-    """Return a key that is equal for configs that can share a program, or None for others."""
+    """Return a key shared by configs that can share a program, or None for configs that cannot."""
     policy = config.policy
     if type(policy) not in POLICIES or policy.alone:
         return None
@@ -377,7 +377,7 @@ def _few_widths(num_runs: int, max_width: int, threads: int) -> int:
     The result is one of a few widths, so sweeps of similar size can share a compiled program.
     """
     if threads > 1:
-        # Only small runs are faster in a batch. A large number of runs suggests small runs.
+        # Only small runs are faster in a batch. If runs are numerous, they are probably small.
         wanted = next(width for width, runs in IN_THREAD if num_runs >= runs)
     else:
         wanted = next(width for width in WIDTHS if width >= num_runs)

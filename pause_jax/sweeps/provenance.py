@@ -1,4 +1,4 @@
-"""Provenance of a result, i.e. the configs, code, versions and machine that determine it."""
+"""Provenance of a result: the configs, code, package versions and machine that determine it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def code() -> str:
-    """Return the SHA-256 of the library's code and tables, which may change within a version."""
+    """Return the SHA-256 of the library's code and tables, to detect changes within a version."""
     content = hashlib.sha256()
     for path in sorted(_PACKAGE.rglob("*")):
         if path.suffix in (".py", ".csv"):
@@ -84,7 +84,7 @@ def code() -> str:
 
 
 def machine(devices: Iterable[jax.Device]) -> dict[str, Any]:
-    """Return the platform, kind and number of the devices."""
+    """Return the platform, type and number of devices."""
     several = list(devices)
     return {
         "platform": several[0].platform,
@@ -99,7 +99,7 @@ def settings() -> dict[str, Any]:
 
 
 def custom_parts(config: SimConfig, quantities: Quantities) -> dict[str, Any]:
-    """Return a run's custom classes, quantities and objects in config fields, keyed by name."""
+    """Return a run's custom classes, quantities and field values, keyed by name."""
     parts: dict[str, Any] = {}
     for path, part in nested(config):
         if not is_ours(type(part)):
@@ -112,7 +112,7 @@ def custom_parts(config: SimConfig, quantities: Quantities) -> dict[str, Any]:
 
 
 def _is_plain_data(value: Any) -> bool:
-    """Return whether a value is plain data rather than an object with code."""
+    """Return whether a value is plain data, as opposed to an object that may run code."""
     if isinstance(value, tuple):
         return all(map(_is_plain_data, value))
     return value is None or isinstance(value, bool | int | float | str | np.ndarray | jax.Array)
@@ -123,11 +123,11 @@ def _name(part: Any) -> str:
 
 
 def program_digest(config: SimConfig, data: Any, keys: Array, quantities: Quantities) -> str:
-    """Return the SHA-256 of the lowered program of a run with custom parts.
+    """Return the SHA-256 of the lowered program of a run with custom components.
 
-    The program is the same in every process. It contains all constants of the custom parts, but
-    not the code of Python callbacks. If the program has a callback, the digest also covers the
-    source files of the custom parts.
+    The program is the same in every process. It contains all constants of the custom components,
+    but not the code of Python callbacks. If the program has a callback, the digest also covers the
+    source files of the custom components.
     """
     # A constant may have changed since the last trace. A new partial forces a new trace.
     run = functools.partial(traced_run, quantities=quantities)
@@ -140,7 +140,7 @@ def program_digest(config: SimConfig, data: Any, keys: Array, quantities: Quanti
 
 
 def _source(part: Any) -> str:
-    """Return the source of the module that defines a part, or "" if it has no source file."""
+    """Return the source code of a component's module, or "" if the module has no source file."""
     try:
         return inspect.getsource(sys.modules[part.__module__])
     except (AttributeError, KeyError, OSError, TypeError):

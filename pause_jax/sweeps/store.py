@@ -1,8 +1,8 @@
 """On-disk store of a sweep's finished runs.
 
 ``made_by.json`` describes the sweep, ``chunk-*.npz`` files contain finished runs, and
-``checkpoint-*.npz`` files contain unfinished chunks. Files are written under a temporary name and
-then renamed. The process that runs the sweep locks the ``lock`` file.
+``checkpoint-*.npz`` files contain the state of unfinished chunks. Files are written under temporary
+names and then renamed. The process that runs the sweep locks the ``lock`` file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SAVE_EVERY = 60.0
 # Maximum number of differences listed in a message.
 NAMED = 3
 _DESCRIPTION = "made_by.json"
-# Files of a store, including temporary files of a crashed writer.
+# File-name patterns of a store, including a crashed writer's temporary files.
 _PATTERNS = (f"{_DESCRIPTION}*", "chunk-*", "checkpoint-*", "lock")
 
 
@@ -63,7 +63,7 @@ class Store:
 
     @classmethod
     def create(cls, folder: pathlib.Path, plan: SweepPlan) -> Store:
-        """Open the store of a sweep in a folder, or create it if missing.
+        """Open a sweep's store in a folder, or create the store if missing.
 
         Raises:
           ConfigError: if the folder contains a different or damaged sweep, or is not writable.
@@ -130,7 +130,7 @@ class Store:
         try:
             arrays = load_arrays(path.read_bytes())
             if arrays.pop("made_by") != self._fingerprint:
-                raise ValueError("chunk of a different sweep")
+                raise ValueError("chunk from a different sweep")
             return Rows(
                 epsilon_unit=str(arrays.pop("epsilon_unit")),
                 num_parameters=int(arrays.pop("num_parameters")),
@@ -138,7 +138,7 @@ class Store:
                 values={name.removeprefix("value "): array for name, array in arrays.items()},
             )
         except (OSError, LookupError, ValueError) as error:
-            LOG.warning("%s: is damaged (%s). Running the chunk again.", path, error)
+            LOG.warning("%s: is damaged (%s). Rerunning the chunk.", path, error)
             return None
 
     def save(self, chunk: Chunk, rows: Rows) -> None:
@@ -192,7 +192,7 @@ class Checkpoint:
 
         Args:
           state: state with the expected dtypes, shapes and devices.
-          shapes: function from a number of segments to the shapes of their records.
+          shapes: function that maps n to the shapes and dtypes of the first n segments' records.
         """
         if not self._path.exists():
             return None

@@ -1,4 +1,4 @@
-"""Slots for the clients in flight and the buffered answers of an asynchronous server.
+"""Slots of an asynchronous server, for clients in flight and for buffered answers.
 
 A client is in flight until the server receives its answer. The next step frees the client's slot.
 Times are in seconds since the last server step, because float32 is inaccurate for large times.
@@ -34,17 +34,17 @@ class Plan(NamedTuple):
 
     @property
     def slots(self) -> int:
-        """Number of slots S, for C clients in flight and buffered answers of replaced clients."""
+        """Number of slots S, for C clients in flight and for answers of replaced clients."""
         return self.concurrency + self.asked * (self.groups - 1)
 
     @property
     def cohort(self) -> int:
-        """Number of clients trained in one call, normally all clients that start in a step."""
+        """Number of clients trained in one call, usually all clients that start in a step."""
         return self.asked * self.groups
 
 
 def clock_of(config: SimConfig) -> Asynchronous:
-    """Return the asynchronous clock of a config."""
+    """Return a config's asynchronous clock."""
     assert isinstance(config.clock, Asynchronous)
     return config.clock
 
@@ -57,10 +57,10 @@ def plan_of(config: SimConfig) -> Plan:
 
 
 class Slots(NamedTuple):
-    """State of each slot, with leaves [S].
+    """State of each slot, as arrays [S].
 
     Attributes:
-      client: int32, current client, or last client if the slot is free.
+      client: int32, current client, or most recent client if the slot is free.
       occupied: bool, whether the client is in flight or its answer is in the buffer.
       answered: bool, whether the client's answer is in the buffer.
       order: int32, sequence number of the client's start. If clients finish at the same time, the
@@ -68,9 +68,9 @@ class Slots(NamedTuple):
       version: int32, server step in which the client started. The client trains the model that
         the previous step produced.
       peers: int32, number of clients that started together, including this client.
-      sends: bool, whether the client sends an update (no drop-out, and budget not spent).
-      latency: float, seconds from start to answer.
-      finish: float, time of the answer, in seconds since the last server step.
+      sends: bool, whether the client sends an update (not if it drops out or has spent its budget).
+      latency: float, seconds from the client's start to its answer.
+      finish: float, answer time, in seconds since the last server step.
     """
 
     client: Int[Array, " S"]
@@ -97,7 +97,7 @@ class Flight(NamedTuple):
 
     Attributes:
       loss, square_loss: float [S], see ``Trained``.
-      updates: leaves [S, ...], released updates in the format of ``Deferred``.
+      updates: pytree of arrays [S, ...], released updates in the format of ``Deferred``.
       last: float [K], latency of each client's last answer in seconds, infinite if the client has
         never answered. None if ``Asynchronous.pace`` is None.
     """
@@ -111,12 +111,12 @@ class Flight(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Details of a server step, for the recorded quantities.
+    """Details of a server step, used by recorded quantities.
 
     Attributes:
       decision: int32, number of the step's first policy decision, starting at 1.
       staleness: int32 [B], see ``Buffer``.
-      finish: float [B], times of the answers, in seconds since the last step.
+      finish: float [B], answer times, in seconds since the last step.
     """
 
     decision: Int[Array, ""]
@@ -150,7 +150,7 @@ def nobody(config: SimConfig, plan: Plan, updates: Any) -> Flight:
 
 
 def started(slots: Slots, active: Array, values: dict[str, Array]) -> Slots:
-    """Assign active clients to free slots, and set slot fields to ``values`` ([O] or scalar)."""
+    """Assign active clients to free slots, and set their fields to ``values`` ([O] or scalar)."""
     # The j-th client gets the j-th free slot, which stays free if the client is inactive.
     free = jnp.argsort(slots.occupied, stable=True)[: active.shape[0]]
     values = {**values, "occupied": jnp.asarray(True), "answered": jnp.asarray(False)}
@@ -163,7 +163,7 @@ def started(slots: Slots, active: Array, values: dict[str, Array]) -> Slots:
 
 
 def next_answer(slots: Slots) -> tuple[Slots, Array]:
-    """Return the slots after the next answer, and its time. A client must be in flight."""
+    """Return the slots after the next answer, and the answer time. A client must be in flight."""
     finish = jnp.where(slots.under_way, slots.finish, jnp.inf)
     now = jnp.min(finish)
     first = slots.under_way & (finish == now)
@@ -175,7 +175,7 @@ def next_answer(slots: Slots) -> tuple[Slots, Array]:
 def paced_step(config: SimConfig, flight: Flight, slots: Slots, now: Array) -> Array:
     """Return the time in seconds at which ``pace`` ends the step (infinity if it does not)."""
     pace = clock_of(config).pace
-    if flight.last is None or pace is None:  # `last` is None if and only if `pace` is
+    if flight.last is None or pace is None:  # either both are None, or neither is
         return jnp.asarray(jnp.inf)
     longest = jnp.max(jnp.where(slots.under_way, flight.last[slots.client], 0.0))
     due = jnp.maximum(now, longest / pace)
@@ -184,7 +184,7 @@ def paced_step(config: SimConfig, flight: Flight, slots: Slots, now: Array) -> A
 
 
 class Buffer(NamedTuple):
-    """Answers since the last server step.
+    """Answers received since the last server step.
 
     Attributes:
       places: int32 [B], slot numbers of answers in ascending order, padded with unanswered slots.
@@ -219,7 +219,7 @@ def buffer_of(config: SimConfig, plan: Plan, slots: Slots, number: Array) -> Buf
 
 
 def after_step(flight: Flight, seconds: Array) -> Flight:
-    """Free the answered slots and return the flight state after a step that took ``seconds``."""
+    """Free the answered slots, and return the flight state after a step of ``seconds`` seconds."""
     slots = flight.slots
     last = flight.last
     under_way = slots.under_way

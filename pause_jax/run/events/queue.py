@@ -1,6 +1,6 @@
-"""Events within a server step: answers from clients and decisions of the policy.
+"""Client answers and policy decisions within a server step.
 
-Each iteration of the loop in ``play_events`` handles one decision or answer. Training follows.
+Each iteration of the loop in ``play_events`` handles one decision or answer, without training.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Events(NamedTuple):
       now: seconds since the last server step.
       reported: bool [S], slots whose answer the policy has observed.
       rules: bit mask of the first broken rules (see ``pause_jax.run.contract.broken``).
-      latency, available: float [K] in seconds and bool [K], drawn for the last decision.
+      latency, available: float [K] in seconds and bool [K], drawn for the latest decision.
     """
 
     slots: Slots
@@ -123,7 +123,7 @@ def play_events(setup: Setup, before: State, number: Array) -> Events:
 def decide(setup: Setup, before: State, events: Events, number: Array) -> Events:
     """Ask the policy for a group of clients and start them.
 
-    Decision t uses the keys of round t. A client's participation count increases when the client
+    Decision t uses round t's keys. A client's participation count increases when the client
     starts, so the budget is charged before the update is released.
     """
     plan = plan_of(setup.config)
@@ -196,7 +196,7 @@ def _report(setup: Setup, before: State, events: Events, number: Array) -> Event
 
 
 def heard(setup: Setup, before: State, events: Events, buffer: Buffer, trained: Trained) -> Any:
-    """Report new answers to the policy and return its new state."""
+    """Report new answers to the policy, and return the policy's new state."""
     server_loss = setup.learner.server_loss
     if server_loss is not None:
         server_loss = functools.partial(server_loss, before.learning, trained.released)
@@ -222,7 +222,7 @@ def heard(setup: Setup, before: State, events: Events, buffer: Buffer, trained: 
 
 
 def distinct(clients: Array, active: Array, num_clients: int) -> Array:
-    """Replace the clients in inactive slots with clients that are in no active slot, int [B]."""
+    """Replace clients in inactive slots with clients that do not occupy an active slot, int [B]."""
     taken = (
         jnp.zeros(num_clients, bool)
         .at[jnp.where(active, clients, num_clients)]

@@ -1,9 +1,9 @@
 """Server step with overlapping rounds (``SimConfig.clock = Asynchronous()``).
 
-A run loops over server steps instead of events. Within a step, clients answer one after another,
+A run loops over server steps, not over events. Within a step, clients answer one after another,
 and new clients replace them. All clients that start in a step train the same model, so they train
 in parallel at the end of the step. The server then averages the buffered updates. Tests compare
-runs against an event-queue simulation. ``docs/guides/event_clock.md`` describes the semantics.
+runs with an event-queue simulation. ``docs/guides/event_clock.md`` describes the semantics.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def play(
 ) -> tuple[State, Record]:
     """Simulate server step ``number`` >= 1 and return (state, record).
 
-    Clients that start in this step train the model that the previous step produced. ``step_keys``
-    are used for training and noise. Each decision has separate keys for its random draws.
+    Clients that start in this step train the model that the previous step produced. Training and
+    noise use ``step_keys``. Each decision uses separate keys for its random draws.
     """
     assert before.flight is not None
     events = play_events(setup, before, number)
@@ -119,9 +119,9 @@ def play(
 def train(
     setup: Setup, before: State, events: Events, step_keys: keys.RoundKeys, number: Array
 ) -> tuple[LearnerState, Flight]:
-    """Train the step's new clients that send updates, and store the updates in the flight state.
+    """Train new clients that will send an update, and store their updates in the flight state.
 
-    Only the ``clients`` field of the learner's state changes.
+    Only the ``clients`` field of the learner state changes.
     """
     assert before.flight is not None
     assert setup.learner.deferred is not None
@@ -156,7 +156,7 @@ def train(
         )
 
     flight = before.flight._replace(slots=slots, decisions=events.decisions)
-    # Several cohorts start in the first step, and after too few clients were available.
+    # Several cohorts start in the first step, and after steps with too few available clients.
     cohorts = -(-jnp.sum(_new(slots, number)) // plan.cohort)
     clients, flight = lax.fori_loop(0, cohorts, train_cohort, (learning.clients, flight))
     return learning._replace(clients=clients), flight
@@ -165,9 +165,9 @@ def train(
 def average(
     setup: Setup, learning: LearnerState, flight: Flight, buffer: Buffer
 ) -> tuple[LearnerState, Trained]:
-    """Average the buffered updates and return (learner's state, buffered losses and updates).
+    """Average the buffered updates, and return (learner state, buffered losses and updates).
 
-    As in a synchronous round, the weights of missing updates are redistributed to the other
+    As in a synchronous round, the weights of missing updates are redistributed among the other
     updates. Staleness factors are not normalised, so stale updates make the step smaller.
     """
     assert setup.learner.deferred is not None

@@ -1,1 +1,1 @@
-"""Recorded quantities and the result of a run."""
+"""Recorded quantities and results of runs."""

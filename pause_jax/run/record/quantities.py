@@ -36,7 +36,7 @@ def in_time(r: Round) -> Array:
 
 @quantity("round", unit="s")
 def latency(r: Round) -> Array:
-    """Duration of each round, PAUSE (3), including ``query_seconds``."""
+    """Duration of each round (Eq. (3) of PAUSE), including ``query_seconds``."""
     return r.seconds
 
 
@@ -48,7 +48,7 @@ def query_seconds(r: Round) -> Array:
 
 @quantity("round", unit="s")
 def clock(r: Round) -> Array:
-    """Clock at the end of each round, in simulated seconds.
+    """Time at the end of each round, in simulated seconds.
 
     The rounding error of the summed durations is about one float32 ulp. The clock saturates at
     1e18 seconds.
@@ -64,7 +64,7 @@ def downloaded(r: Round) -> Array:
 
 @quantity("round", unit="B")
 def uploaded(r: Round) -> Array:
-    """Bytes of the updates that clients sent, including late and stale updates."""
+    """Bytes of updates sent by clients, including late and stale updates."""
     return r.uploads.astype(jnp.float32) * r.work.upload_bytes
 
 
@@ -82,7 +82,7 @@ def spent(run: Run) -> Array:
 
 @quantity("client")
 def budget(run: Run) -> Array:
-    """Epsilon that each client may spend in total, eps_bar_k (infinite under ``NoPrivacy``)."""
+    """Total epsilon that each client may spend, eps_bar_k (infinite under ``NoPrivacy``)."""
     return jnp.broadcast_to(run.config.privacy.budget.total(), run.state.counts.shape)
 
 
@@ -100,31 +100,31 @@ def queried(run: Run) -> Array:
 
 @quantity("client", gap=-1)
 def data_size(run: Run) -> Array:
-    """Local data size of each client, in samples, int32 (1 if ``learning`` is None)."""
+    """Local sample count of each client, int32 (1 if ``learning`` is None)."""
     return run.state.learning.partition.size
 
 
 @quantity("round")
 def energy(r: Round) -> Array:
-    """Energy of the cohort, PAUSE (18), or NaN if the policy does not search."""
+    """Energy of the cohort (Eq. (18) of PAUSE), or NaN if the policy does not search."""
     return r.info.energy
 
 
 @quantity("round")
 def reward(r: Round) -> Array:
-    """Realised reward of the cohort, PAUSE (9)."""
+    """Realised reward of the cohort (Eq. (9) of PAUSE)."""
     return r.score.reward
 
 
 @quantity("round")
 def genie_reward(r: Round) -> Array:
-    """Realised reward of the genie's cohort, given the earlier rounds (NaN if not tracked)."""
+    """Realised reward of the genie's cohort after the same earlier rounds (NaN if not tracked)."""
     return r.score.genie_reward
 
 
 @quantity("round")
 def regret(r: Round) -> Array:
-    """Signed regret C^G(genie) - C^G(cohort), PAUSE (10), or NaN if not tracked. See ``Score``."""
+    """Signed regret, C^G(genie) - C^G(cohort), or NaN if not tracked (see ``Score``)."""
     return r.score.regret
 
 
@@ -133,7 +133,7 @@ def optimality_gap(r: Round) -> Array:
     """Energy of the exact optimum minus ``energy``, or NaN if the policy does not search.
 
     The gap is infinite if only the optimum has infinite energy. If both cohorts have infinite
-    energy, the gap is the difference between their sums of weights.
+    energy, the gap is the difference between their total weights.
     """
     return r.info.optimality_gap
 
@@ -164,7 +164,7 @@ def test_accuracy(r: Round) -> Array:
 
 @quantity("eval_round", unit="s")
 def eval_clock(r: Round) -> Array:
-    """Clock at each evaluation, in simulated seconds."""
+    """Time of each evaluation, in simulated seconds."""
     return r.after.clock
 
 
@@ -178,7 +178,7 @@ def first_nonfinite_round(run: Run) -> Array:
 def first_broken_round(run: Run) -> Array:
     """First round in which a custom policy or latency model broke its contract, int32.
 
-    The value is 0 if no contract was broken.
+    The value is 0 if neither broke its contract.
     """
     return run.state.health.first_broken
 
@@ -234,7 +234,7 @@ def in_flight(r: Round) -> Array:
 
 @quantity("round", unit="s")
 def waiting(r: Round) -> Array:
-    """Mean time from a client's answer to the server step, or NaN if no client answered."""
+    """Mean time between a client's answer and the server step, or NaN if no client answered."""
     wait = jnp.maximum(r.seconds - _finish(r), 0.0)
     number = jnp.sum(r.selection.active)
     return jnp.nansum(wait) / jnp.where(number > 0, number, jnp.nan)

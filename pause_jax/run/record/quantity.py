@@ -28,8 +28,8 @@ class Quantity(NamedTuple):
         ``round`` (every round) or ``eval_round`` (evaluated rounds), otherwise from a :class:`Run`.
       dims: dimension names: ``round``, ``eval_round``, ``client``, ``slot`` or custom names.
       unit: unit of the value, such as ``s`` for seconds, or "" if it has none.
-      gap: fill value for rounds that were not simulated (False for booleans, -1 for integers if gap
-        is NaN), and for padding if a sweep's configs differ in rounds, clients or slots.
+      gap: fill value for rounds that were not simulated (always False for booleans; NaN means -1
+        for integers), and for padding if a sweep's configs differ in rounds, clients or slots.
     """
 
     name: str
@@ -53,7 +53,7 @@ def quantity(
     Args:
       *dims: names of the value's axes, such as ``"round"`` or ``"client"``.
       unit: unit of the value, for labels.
-      gap: fill value for missing entries (see ``Quantity`` for booleans).
+      gap: fill value for missing entries (see ``Quantity`` for booleans and integers).
 
     Raises:
       ConfigError: if a built-in dimension is misspelt, or the decorator has no parentheses.
@@ -78,7 +78,7 @@ def quantity(
 
 @functools.cache
 def metric(name: str) -> Quantity:
-    """Return the quantity that records a learner's metric, or NaN if the learner lacks it."""
+    """Return the quantity that records a learner metric (NaN if the learner lacks the metric)."""
 
     def value(r: Round) -> Array:
         return r.metrics.get(name, jnp.asarray(jnp.nan))
@@ -95,7 +95,7 @@ def client_metric(name: str) -> str:
 def client_score(name: str) -> Quantity:
     """Return the quantity that records a client metric, such as ``client_accuracy``.
 
-    Client metrics are known only to the simulator, because clients do not send them to the server.
+    Only the simulator knows client metrics, because clients do not send them to the server.
     """
 
     def value(r: Round) -> Array:

@@ -1,7 +1,7 @@
 """Result of a run, and the functions that record its quantities.
 
-The attributes of :class:`Result` and the variables of a sweep's dataset, with their documentation,
-are generated from the quantities. ``quantities.py`` defines the built-in quantities.
+The quantities determine the attributes of :class:`Result`, the variables of a sweep's dataset, and
+the documentation of both. ``quantities.py`` defines the built-in quantities.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ Record = dict[str, Array]
 class Result(PyTree):
     """Result of a run, as a pytree that supports vmap.
 
-    Recorded quantities are also attributes, with the dimensions round (T), eval_round (E), slot (m)
-    and client (K):
+    Recorded quantities are also available as attributes. Their dimensions are round (T),
+    eval_round (E), slot (m) and client (K):
 
     {quantities}
 
     Attributes:
       config: config of the run.
-      values: dict from names to recorded quantities.
+      values: recorded quantities, keyed by name.
       eval_rounds: int32 [E], rounds after which the model was evaluated. If ``max_seconds`` ended
         the run, the last simulated round replaces the next planned round. Unused entries are -1.
       variables: final model (Flax variables), with untrained weights in the ``frozen`` collection,
         or None if ``learning`` is None.
-      epsilon_unit: unit that the budgets protect: ``coordinate`` (one coordinate of an update),
-        ``update`` (a whole update) or ``none``.
+      epsilon_unit: unit of data that a budget protects: ``coordinate`` (one coordinate of an
+        update), ``update`` (a whole update) or ``none``.
       num_parameters: d, number of entries in an update, or 0 if ``learning`` is None.
-      unnoised: names of data that clients send without noise, except sizes and latencies: model
-        entries outside ``params`` (batch statistics, ``clear`` weights) and losses that the policy
-        reads. Under ``NoPrivacy``, the ledger also lists the updates.
+      unnoised: names of data that clients send without noise, namely model entries outside
+        ``params`` (batch statistics, ``clear`` weights) and losses that the policy reads. Data
+        sizes and latencies are omitted. Under ``NoPrivacy``, the ledger also lists the updates.
       client_ids: ids of clients 0, ..., K - 1 from the data or the config's input files. Empty if
         clients are numbered 0, 1, ..., or if they are drawn from a larger data set.
     """
@@ -81,7 +81,7 @@ class Result(PyTree):
 
 
 def described(q: Quantity) -> str:
-    """Return the documentation of a quantity, with its name, dimensions, unit and description."""
+    """Return a quantity's documentation, with its name, dimensions, unit and description."""
     unit = f" ({q.unit})" if q.unit not in ("", "1") else ""
     return textwrap.fill(
         f"* ``{q.name}`` [{', '.join(q.dims)}]{unit}: {q.doc}", 96, subsequent_indent="  "
@@ -106,11 +106,11 @@ def with_metrics(
 ) -> Quantities:
     """Add a quantity for each learner metric in ``names`` that is not recorded yet.
 
-    If rounds overlap in at least one config, also add ``STEP_QUANTITIES``. If ``per_client``, also
-    add the client metrics of all ``names``.
+    If rounds overlap in at least one config, also add ``STEP_QUANTITIES``. If ``per_client`` is
+    True, also add the client metrics of all ``names``.
 
     Raises:
-      ConfigError: if the name of a metric is reserved, or belongs to a built-in quantity.
+      ConfigError: if a metric's name is reserved, or is the name of a built-in quantity.
     """
     if any(config.overlaps for config in configs):
         quantities = (*quantities, *STEP_QUANTITIES.values())
@@ -211,7 +211,7 @@ def recorded_bytes(quantities: Quantities, config: SimConfig) -> int:
 
 
 def _value(q: Quantity, of: Round | Run) -> Array:
-    """Compute a quantity. Raise ConfigError if the value's shape does not match ``q.dims``."""
+    """Compute a quantity. Raise ConfigError if its shape does not match ``q.dims``."""
     value = q.value(of)
     if value is None:
         raise ConfigError(f"record: {q.name} returned None, but must return an array.")
@@ -233,7 +233,7 @@ def _value(q: Quantity, of: Round | Run) -> Array:
 def result_at_end(config: SimConfig, state: State, quantities: Quantities) -> Result:
     """Build the result of a run from its final state, without the per-round quantities.
 
-    Until :func:`with_rounds` replaces it, ``eval_rounds`` is the number of simulated rounds.
+    Until :func:`with_rounds` replaces ``eval_rounds``, it holds the number of simulated rounds.
     """
     learning = state.learning
     run = Run(with_budgets(config, keys.budgets(state.keys.world)), state)
@@ -252,7 +252,7 @@ def result_at_end(config: SimConfig, state: State, quantities: Quantities) -> Re
 def with_rounds(
     result: Result, config: SimConfig, record: Mapping[str, Any], quantities: Quantities
 ) -> Result:
-    """Add the per-round quantities (arrays [T, ...]) to the result of :func:`result_at_end`.
+    """Add the per-round quantities, as arrays [T, ...], to a result of :func:`result_at_end`.
 
     ``result.eval_rounds`` and the record must both be NumPy arrays or both be JAX arrays.
     """

@@ -1,1 +1,1 @@
-"""A federated round, its state, and the loop over rounds."""
+"""Federated rounds, their state, and the loop over rounds."""

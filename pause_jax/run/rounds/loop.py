@@ -68,7 +68,7 @@ def advance(
 ) -> tuple[State, Record]:
     """Simulate consecutive rounds until the clock reaches ``max_seconds``.
 
-    Round numbers start at 1. If ``count`` is not None, simulate only the first ``count`` rounds.
+    ``rounds`` contains round numbers >= 1. If ``count`` is set, only the first ``count`` are used.
 
     Returns:
       (state, record with leaves [R, ...]). Rows after the first ``count`` are undefined.

@@ -1,4 +1,4 @@
-"""One synchronous round (Algorithm 1 of PAUSE, for any policy), split into six functions."""
+"""Synchronous round (Algorithm 1 of PAUSE, for any policy), split into six functions."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def play(
 class Conditions(NamedTuple):
     """Latency (in seconds), availability and epsilon of each client in a round.
 
-    ``work`` holds the local work factors, or is None if all are 1. ``dropped`` marks clients with a
-    spent budget, which take part if chosen but send nothing.
+    ``work`` holds the local work factors, or is None if all are 1. ``dropped`` marks clients that
+    send nothing if chosen, because ``when_spent`` is ``drop`` and their budget is spent.
     """
 
     work: Float[Array, " K"] | None
@@ -149,7 +149,7 @@ class Arrival(NamedTuple):
     Attributes:
       seconds: scalar, duration of the round in seconds.
       in_time: bool [m], slots whose update arrived by the end of the round.
-      stale: bool [m], slots whose update was still on its way at the end of the round.
+      stale: bool [m], slots whose update was still in transit at the end of the round.
       observed: float [m], observed latency in seconds, capped at the time that the server waited
         for updates. Empty slots contain the server's waiting time, or 1 if the server did not wait.
     """
@@ -171,7 +171,7 @@ def close_round(
     """Determine the end of a round and the updates that arrive by then.
 
     ``seconds`` includes the query time. If no client is chosen and the config has an
-    availability trace, the server waits for the trace's ``recheck`` seconds.
+    availability trace, the server waits ``trace.recheck`` seconds.
     """
     clients = selection.clients
     active = selection.active
@@ -189,9 +189,9 @@ def close_round(
 def arrival_of(config: SimConfig, latency: Array, active: Array, answering: Array) -> Arrival:
     """Apply the config's ``wait_for`` and ``deadline`` to the latencies of a cohort.
 
-    If both are None, the round ends when the slowest client has finished, PAUSE (3). The server
-    also waits for clients that will send nothing, because it cannot identify them in advance.
-    ``answering`` marks the active clients that send an update, on time or late.
+    If both are None, the round ends when the slowest client has finished, as in Eq. (3) of PAUSE.
+    The server also waits for clients that will send nothing, because it cannot identify them in
+    advance. ``answering`` marks the active clients that send an update, on time or late.
     """
     end = jnp.max(jnp.where(active, latency, 0.0))
     if config.wait_for is not None:
@@ -200,7 +200,7 @@ def arrival_of(config: SimConfig, latency: Array, active: Array, answering: Arra
     if config.deadline is not None:
         end = jnp.minimum(end, config.deadline)
     by_then = latency <= end
-    # For empty slots, hide the latency behind a finite value, as policies may multiply it by 0.
+    # In empty slots, replace the latency with a finite value, as policies may multiply it by 0.
     observed = jnp.where(active, jnp.minimum(latency, end), jnp.where(end > 0, end, 1.0))
     return Arrival(end, answering & by_then, answering & ~by_then, observed)
 
@@ -221,7 +221,7 @@ def only_received(selection: Selection, received: Array) -> Selection:
 
 
 class Learned(NamedTuple):
-    """Outcome of training in a round. ``stale`` is None if late updates are lost."""
+    """Training outcome of a round. ``stale`` is None if late updates are lost."""
 
     learning: LearnerState
     trained: Trained
@@ -261,7 +261,7 @@ def train(
 
 
 def working(learning: LearnerState, factors: Array | None) -> LearnerState:
-    """Return the learner's state with the local work factors, if the learner uses them."""
+    """Set the local work factors in the learner state, if the learner uses them."""
     if learning.work is None or factors is None:
         return learning
     return learning._replace(work=factors)

@@ -1,4 +1,4 @@
-"""Run state, score of a round, and the values that recorded quantities are computed from."""
+"""Run state, round scores, and the inputs from which recorded quantities are computed."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Health(NamedTuple):
 
 
 def healthy() -> Health:
-    """Return the health of a run before its first round."""
+    """Return the health of a run without problems."""
     return Health(*(jnp.zeros((), jnp.int32) for _ in Health._fields))
 
 
 def examined(health: Health, round: Array, variables: Any, rules: Array) -> Health:
-    """Update the health from the model and the rules broken in a round."""
+    """Update the health after a round, from the new model and the broken rules."""
     is_first = (health.first_broken == 0) & (rules > 0)
     nonfinite = (health.first_nonfinite == 0) & ~all_finite(variables)
     return Health(
@@ -53,7 +53,7 @@ class State(NamedTuple):
 
     Attributes:
       learning: state of the learner, including the partition and the model.
-      counts: int32 [K], participations of each client, which determine the client's spent budget.
+      counts: int32 [K], number of participations of each client, which determines its spent budget.
       queried: int32 [K], number of rounds in which each client answered a query from the policy.
       clock: scalar, simulated seconds, computed as a compensated sum of round durations.
       clock_rest: scalar, rounding error of ``clock``, in seconds.
@@ -79,11 +79,11 @@ class Score(NamedTuple):
     """Realised rewards of the cohort and of the genie's cohort, and the regret of a round.
 
     Attributes:
-      regret: C^G(genie) - C^G(cohort), PAUSE (10), signed. The genie chooses m clients, or fewer
-        if fewer are available. A cohort as large as the genie's has a regret >= 0 up to rounding
-        (1e-6 of the two values), and the genie's cohort has regret 0. A smaller cohort than the
-        genie's can have a negative regret, because its slowest client may be faster and its sum
-        omits negative terms of g. FedCS and sampling with replacement may leave slots empty.
+      regret: signed regret C^G(genie) - C^G(cohort), as in Eq. (10) of PAUSE. The genie chooses m
+        clients, or all available clients if there are fewer. For a cohort as large as the genie's,
+        the regret is >= 0 up to rounding (relative error 1e-6). The genie's cohort has regret 0.
+        A smaller cohort (for example, from FedCS) can have negative regret, because its slowest
+        client may be faster than the genie's, and its sum omits negative terms of g.
     """
 
     reward: Float[Array, ""]
@@ -103,7 +103,7 @@ def score(
 ) -> Score:
     """Compute the reward and regret of a selection from the participation counts before the round.
 
-    If ``with_genie`` is False, skip the slow search, and set the genie's reward and regret to NaN.
+    If ``with_genie`` is False, skip the slow search and set ``genie_reward`` and ``regret`` to NaN.
     """
     m = context.num_selected
     remaining = context.privacy.budget.remaining(counts)
@@ -145,7 +145,7 @@ class Round:
       before, after: states before and after the round.
       latency: float [K], latency of every client in this round, in seconds.
       available: bool [K], clients that could be chosen.
-      selection: clients selected in the round (or buffered for the server step), and weights.
+      selection: clients selected in the round (or buffered for the server step), with weights.
       info: diagnostics of the policy's selection.
       trained: losses and released updates of the cohort.
       in_time: bool [m], slots whose update was averaged in this round.
