@@ -1,6 +1,6 @@
 """Cumulative regret, its growth, and the papers' bounds.
 
-The regret of a round is C^G(genie) - C^G(cohort), PAUSE (10), where both cohorts are chosen given
+A round's regret is C^G(genie) - C^G(cohort), as in Eq. (10) of PAUSE. Both cohorts are chosen given
 the same history. A cohort smaller than the genie's can have a negative regret
 (``run.rounds.state.Score``), so the cumulative regret R(n) may decrease.
 """
@@ -46,8 +46,8 @@ class Growth(NamedTuple):
 def cumulative(result: xr.Dataset) -> xr.DataArray:
     """Return the cumulative regret R(n) in float64, [config, seed, round].
 
-    Rounds without clients add 0. The coordinate ``empty_rounds`` [config, seed] is the number of
-    rounds without clients. R(n) is NaN after the last round of a run.
+    Rounds without clients add 0. The ``empty_rounds`` coordinate [config, seed] is the number of
+    these rounds. R(n) is NaN after the last round of a run.
 
     Args:
       result: data set from ``sweep``, with ``regret``, ``clients`` and ``played``.
@@ -65,7 +65,7 @@ def measure(configs: Mapping[str, SimConfig], keys: Array) -> xr.DataArray:
       keys: typed keys [S].
 
     Returns:
-      R(n) in float64, [config, seed, round], like :func:`cumulative`. Configs with fewer rounds
+      R(n) in float64, [config, seed, round], as in :func:`cumulative`. Configs with fewer rounds
       are padded with NaN.
 
     Raises:
@@ -180,19 +180,19 @@ def _r2(x: Floats, y: Floats) -> float:
 def smallest_gap(values: ArrayLike) -> float:
     """Return the papers' delta, the smallest difference between two clients' expected values.
 
-    PAUSE's Theorem 3 defines delta for latencies but uses speeds, so state which values you use.
+    PAUSE's Theorem 3 defines delta for latencies but uses speeds, so state which values you pass.
     """
     return float(np.min(np.diff(np.sort(np.asarray(values, np.float64)))))
 
 
 def bounds_of(config: SimConfig, num_rounds: ArrayLike) -> dict[str, Floats]:
-    """Compute upper bounds on the cumulative regret of a config after n rounds.
+    """Compute upper bounds on a config's cumulative regret after n rounds.
 
     Here delta is the smallest gap between expected speeds mu. By Lemma 1, with its misprint
     corrected, Delta_max = 2 alpha + gamma + max mu - min mu.
 
-    - ``pause``, PAUSE (17): K (Delta_max + delta) (4 (m + 1) ln n / delta^2 + 1 + 2 pi^2 / 3)
-    - ``bsfl``, BSFL (15): K Delta_max (4 (m + 1) ln n / delta^2 + 1 + pi^2 / 3)
+    - ``pause``, PAUSE Eq. (17): K (Delta_max + delta) (4 (m + 1) ln n / delta^2 + 1 + 2 pi^2 / 3)
+    - ``bsfl``, BSFL Eq. (15): K Delta_max (4 (m + 1) ln n / delta^2 + 1 + pi^2 / 3)
     - ``gap_free``: 4 sqrt((m + 1) K n ln n) + K Delta_max (1 + 2 zeta(2 m + 1)), for PAUSE with the
       papers' UCB (zeta = 1) and an exact search. This bound does not depend on delta
       (``docs/regret_bound.md`` derives it).
