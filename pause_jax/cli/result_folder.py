@@ -1,4 +1,4 @@
-"""Result folder, created before the runs, filled after them and reused by ``--resume``."""
+"""Result folder, which is created before the runs, filled after them and reused to resume."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def reserve(root: pathlib.Path, name: str, *, explicit: bool) -> pathlib.Path:
     Args:
       root: folder of all results.
       name: name of the result.
-      explicit: whether the user chose the name. A number is appended to a default name in use.
+      explicit: whether the user chose the name. A default name gets a number if it is in use.
 
     Raises:
       ConfigError: if an explicit name is already in use, or the folder cannot be created.
@@ -98,7 +98,7 @@ def write_run(folder: pathlib.Path, about: Mapping[str, Any]) -> None:
 
 
 def existing(root: pathlib.Path, name: str, *, explicit: bool) -> list[pathlib.Path]:
-    """Return the existing folders for a result's name, in descending order of their numbers."""
+    """Return the existing folders for a result name, highest number first."""
     check_name(name)
     if explicit:
         return [root / name] if (root / name).is_dir() else []
