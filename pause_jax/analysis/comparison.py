@@ -1,4 +1,4 @@
-"""Paired differences between the configs of a sweep, and a text summary."""
+"""Paired differences between a sweep's configs, and a text summary."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Difference(NamedTuple):
     """Paired difference between a config and the reference config.
 
     Attributes:
-      mean: mean difference over the pairs, in the unit of the values, or NaN if there are no pairs.
+      mean: mean paired difference, in the values' unit, or NaN if there are no pairs.
       low, high: endpoints of the confidence interval, or NaN if there are fewer than two pairs.
       needed: number of seeds that would probably make the difference significant
         (:func:`seeds_needed`), or NaN if there are fewer than two pairs.

@@ -53,7 +53,7 @@ class Ledger(NamedTuple):
       basic, basic_delta: largest ``spent``, and its delta (0 for a pure mechanism).
       tight: largest :func:`total_epsilon`, or NaN if dp-accounting is needed but not installed.
       tight_at_most: :func:`total_epsilon` of a client that has the largest budget and takes part in
-        every round; NaN if no model is trained, or if dp-accounting is needed but not installed.
+        every round. NaN if no model is trained, or if dp-accounting is needed but not installed.
         This upper bound on a client's total holds even if participation depends on the data.
       unnoised: names of the quantities that clients sent without noise.
       client_ids: ids of clients 0, ..., K - 1; empty if clients are numbered 0, 1, ...

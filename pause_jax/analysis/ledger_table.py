@@ -54,7 +54,7 @@ def rows(books: dict[str, Ledger]) -> Iterator[tuple[str, ...]]:
 
 
 def caption(books: dict[str, Ledger]) -> str:
-    """Return a caption that explains the columns of the table."""
+    """Return a caption that explains the table's columns."""
     delta = next(iter(books.values())).delta
     return (
         "Largest value of any client, over all seeds. basic: sum over the client's releases. If "

@@ -45,12 +45,12 @@ def final_accuracy(result: xr.Dataset) -> xr.DataArray:
 
 
 def final_loss(result: xr.Dataset) -> xr.DataArray:
-    """Return the last test loss of each run, [config, seed]."""
+    """Return each run's last test loss, [config, seed]."""
     return final(result, "test_loss")
 
 
 def final(result: xr.Dataset, name: str) -> xr.DataArray:
-    """Return the values of a quantity [config, seed, eval_round, ...] at the last evaluation."""
+    """Return a quantity [config, seed, eval_round, ...] at each run's last evaluation."""
     last = result.eval_clock.notnull().sum("eval_round") - 1
     return result[name].isel(eval_round=last.clip(0))
 
@@ -77,7 +77,7 @@ def worst_share(values: xr.DataArray, share: float = 0.1) -> xr.DataArray:
 
 
 def simulated_seconds(result: xr.Dataset) -> xr.DataArray:
-    """Return the total simulated time of each run in seconds, [config, seed]."""
+    """Return each run's total simulated time in seconds, [config, seed]."""
     return result.clock.max("round")
 
 

@@ -31,8 +31,8 @@ class Growth(NamedTuple):
     """Growth of cumulative regret over the last decade of rounds.
 
     Attributes:
-      exponent: slope of ln R against ln n: 1 for linear growth, 0 for bounded regret, and close to
-        0 for logarithmic growth.
+      exponent: slope of ln R against ln n (1 for linear growth, 0 for bounded regret, and close to
+        0 for logarithmic growth).
       exponent_error: standard error of ``exponent`` over seeds.
       log_r2, linear_r2: R^2 of the fits a + b ln n and a + b n to the mean over seeds.
     """
@@ -47,7 +47,7 @@ def cumulative(result: xr.Dataset) -> xr.DataArray:
     """Return the cumulative regret R(n) in float64, [config, seed, round].
 
     Rounds without clients add 0. The ``empty_rounds`` coordinate [config, seed] is the number of
-    these rounds. R(n) is NaN after the last round of a run.
+    these rounds. R(n) is NaN after a run's last round.
 
     Args:
       result: data set from ``sweep``, with ``regret``, ``clients`` and ``played``.
@@ -61,7 +61,7 @@ def measure(configs: Mapping[str, SimConfig], keys: Array) -> xr.DataArray:
     """Sweep each config over the same keys and return the cumulative regret.
 
     Args:
-      configs: configs by name, with ``track_regret=True`` and no overlapping rounds.
+      configs: configs keyed by name, with ``track_regret=True`` and no overlapping rounds.
       keys: typed keys [S].
 
     Returns:
@@ -132,7 +132,7 @@ def growth(regret: ArrayLike) -> Growth:
 
 
 class Row(NamedTuple):
-    """Final cumulative regret of a config (mean and standard error over seeds) and its growth."""
+    """Config name, its final regret (mean and standard error over seeds) and its growth."""
 
     name: str
     regret: float

@@ -1,7 +1,7 @@
 """Options shared by the commands.
 
 A command parameter may be a dataclass of options, such as ``Source`` or ``Request``.
-``with_options`` turns each field into an option of the command.
+``with_options`` turns each field into a command-line option.
 """
 
 # ruff: noqa: RUF009 (`option` returns a field)

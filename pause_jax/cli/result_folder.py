@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DATA, RUN, UNFINISHED = "data.nc", "run.json", "unfinished"
 SUMMARY, LEDGER, REPORT = "summary.csv", "ledger.csv", "report.html"
-# Maximum length of a result's name, in bytes.
+# Maximum length of a result name, in bytes.
 _LONGEST_NAME = 200
 
 
@@ -36,7 +36,7 @@ class Run(TypedDict, total=False):
 
 
 def check_name(name: str) -> None:
-    """Raise ConfigError unless a result's name is a valid folder name."""
+    """Raise ConfigError unless a result name is a valid folder name."""
     plain = name not in ("", ".", "..") and name.isprintable() and not set(name) & set("/\\:")
     if not plain or len(name.encode()) > _LONGEST_NAME:
         raise ConfigError(
@@ -50,7 +50,7 @@ def reserve(root: pathlib.Path, name: str, *, explicit: bool) -> pathlib.Path:
 
     Args:
       root: folder of all results.
-      name: name of the result.
+      name: result name.
       explicit: whether the user chose the name. A default name gets a number if it is in use.
 
     Raises:

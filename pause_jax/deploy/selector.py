@@ -71,8 +71,8 @@ class Question(NamedTuple):
     Attributes:
       round: number of the round whose cohort the policy will choose.
       clients: ids [n] of the clients to query.
-      wants: ``loss``, the mean loss of the global model on the client's data (sent without noise),
-        or ``features``, the features of the client's next round (``Latency.features``).
+      wants: ``loss`` (the global model's mean loss on the client's data, sent without noise) or
+        ``features`` (the latency model's features for the client's next round).
       batch_size: mini-batch size for the loss; None for all samples.
     """
 

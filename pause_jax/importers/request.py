@@ -26,7 +26,7 @@ WRONG = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 class Request(NamedTuple):
-    """Arguments of an import.
+    """Arguments for an import.
 
     Attributes:
       paths: paths of the downloaded files.
@@ -50,7 +50,7 @@ class Request(NamedTuple):
         return self.paths[0]
 
     def places(self, known: int) -> NDArray[np.int64]:
-        """Return the positions [n] of the clients to keep, in the order of the file.
+        """Return the positions [n] of the clients to keep, in file order.
 
         Args:
           known: number of clients in the file.

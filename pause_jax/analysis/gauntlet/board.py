@@ -39,7 +39,7 @@ def gauntlet(
       track: data set, ``digits`` or ``fashion`` (Fashion-MNIST).
       tuned: whether to compare with the scores that the board's policies achieve with tuned
         parameters instead of default parameters.
-      only: names of the fleets, or None for all fleets.
+      only: fleet names, or None for all fleets.
       data_dir: folder of data sets prepared by tensorflow-datasets, used only for ``fashion``.
       progress: whether to show progress bars.
 
@@ -86,7 +86,7 @@ def verify(
     data_dir: str | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Replay randomly chosen runs of the board, and compare them with the stored scores.
+    """Replay randomly chosen board runs, and compare them with the stored scores.
 
     Scores are stored with four significant digits. Results can differ between processor types.
 
@@ -94,13 +94,13 @@ def verify(
       number: number of runs.
       track: data set, as for :func:`gauntlet`.
       tuned: whether to replay runs with tuned parameters instead of default parameters.
-      only: names of the fleets, or None for all fleets.
+      only: fleet names, or None for all fleets.
       data_dir: folder of prepared data sets, used only for ``fashion``.
       seed: seed for choosing the runs.
 
     Returns:
-      One row per run with the policy, the fleet, the seed, the late accuracy in % (stored and
-      replayed), and whether all scores are equal.
+      One row per run with the policy, the fleet, the seed and the late accuracy in % (stored and
+      replayed). The last column states whether all scores are equal.
 
     Raises:
       ConfigError: as for :func:`gauntlet`.

@@ -36,7 +36,7 @@ SEEDS = 16
 FLEETS = 14
 # Policy with which all other policies are compared.
 YARDSTICK = "random"
-# Target accuracy for the metric ``seconds_to_target``.
+# Target accuracy for the ``seconds_to_target`` metric.
 TARGET = 0.6
 
 

@@ -27,12 +27,12 @@ def standings(scores: xr.Dataset, policy: str, against: str = YARDSTICK) -> pd.D
     Args:
       scores: data set [policy, fleet, seed] from ``gauntlet``.
       policy: policy name.
-      against: name of the policy for the lead.
+      against: name of the reference policy.
 
     Returns:
       One row per fleet. For each time, the columns are the mean accuracy in %, the policy's rank (1
-      is best), the number of ranked policies, the median lead over ``against`` in points, the
-      endpoints of the lead's interval, and a mark (``*`` if the interval excludes 0). The last
+      is best) and the number of ranked policies. Next are the median lead over ``against`` in
+      points, its interval's endpoints, and a mark (``*`` if the interval excludes 0). The last
       columns are the means of the other metrics.
 
     Raises:

@@ -90,7 +90,7 @@ def regret(result: xr.Dataset) -> Picture | None:
 
 def versions(result: xr.Dataset) -> Picture:
     """Plot server steps against simulated seconds."""
-    words = "Each server step (or round) creates a new version of the model."
+    words = "Each server step (or round) creates a new model version."
     curves = over_time(result["round"].broadcast_like(result.clock), result.clock)
     labels = "simulated seconds", "server steps"
     return _picture("Server steps against simulated time", words, curves, result, labels)

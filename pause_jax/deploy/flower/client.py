@@ -79,7 +79,7 @@ def answer(
 
     Args:
       app: client app.
-      loss: function (arrays of the global model, mini-batch size or None for all samples, context)
+      loss: function (global model arrays, mini-batch size or None for all samples, context)
         -> mean loss on the client's data; required for Power-of-Choice and FedCor.
       features: function (context) -> F features of the client's next round
         (``Latency.features``); required for RBCS-F and FedCS.

@@ -70,7 +70,7 @@ class _MetricsWithLoss(_Metrics):
 
 
 class Played(NamedTuple):
-    """Outcome of a round.
+    """Round outcome.
 
     Attributes:
       seconds: latency of each client that answered, in seconds.
