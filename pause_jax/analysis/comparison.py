@@ -1,4 +1,4 @@
-"""Paired differences between the configs of a sweep, and a text summary."""
+"""Paired differences between a sweep's configs, and a text summary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Difference", "differences", "seeds_needed"]
 
 # Probability that a t-interval over ``seeds_needed`` seeds excludes the bound.
 POWER = 0.8
-# Upper limit of the suggested numbers of seeds. Few users could run more.
+# Suggest only numbers of seeds below this limit. Few users could run more.
 _MANY_SEEDS = 1000
 
 
@@ -38,8 +38,8 @@ class Difference(NamedTuple):
     """Paired difference between a config and the reference config.
 
     Attributes:
-      mean: mean difference over the pairs, in the unit of the values, or NaN if there are no pairs.
-      low, high: ends of the confidence interval, or NaN if there are fewer than two pairs.
+      mean: mean paired difference, in the values' unit, or NaN if there are no pairs.
+      low, high: endpoints of the confidence interval, or NaN if there are fewer than two pairs.
       needed: number of seeds that would probably make the difference significant
         (:func:`seeds_needed`), or NaN if there are fewer than two pairs.
       pairs: number of seeds in which both configs have a value.
@@ -80,8 +80,8 @@ def compare(result: xr.Dataset, target: float, against: str | None = None) -> Co
     Args:
       result: data set from ``sweep``, in which all configs use the same random keys.
       target: target test accuracy for the time-to-target criterion, in (0, 1].
-      against: reference config. The default is the candidate with the best mean of the first
-        criterion for which any candidate has a value for every seed. Candidates are configs whose
+      against: reference config. The default is the best candidate by the first criterion for
+        which any candidate has a value for every seed. Candidates are configs whose
         epsilon covers everything clients send except data sizes, or all configs if none qualify.
 
     Returns:
@@ -99,7 +99,7 @@ def compare(result: xr.Dataset, target: float, against: str | None = None) -> Co
         kind = "config" if len(candidates) == len(names) else "private config"
         text = f"No comparison: no {kind} has a value for every seed."
         return Comparison("", goals, 0, tuple({} for _ in goals), text)
-    # Any candidate could have become the reference, so count every pair with a candidate.
+    # Any candidate could have become the reference, so count every pair that includes one.
     others = len(names) - 1
     rivals = len(candidates) - 1
     comparisons = others if against else others + rivals * (2 * others - rivals - 1) // 2
@@ -125,7 +125,7 @@ def differences(
       against: reference config.
       comparisons: number of intervals that must hold jointly. The default, the number of other
         configs, is valid if ``against`` was chosen in advance. If ``against`` was chosen because
-        it performed best, pass the number of pairs of configs.
+        it performed best, pass the number of config pairs.
 
     Returns:
       Differences of all configs except ``against``, keyed by config, in the order of ``values``.
@@ -163,7 +163,7 @@ def seeds_needed(distance: float, spread: float, level: float, seeds: int) -> fl
       distance: measured distance of the mean from the bound, assumed to be exact.
       spread: measured standard deviation over seeds, assumed to be exact.
       level: probability that an interval misses the true mean.
-      seeds: lower limit of the result, at least 2.
+      seeds: minimum number to return, at least 2.
 
     Returns:
       Number of seeds, or infinity if about a million or more are needed.
@@ -173,7 +173,7 @@ def seeds_needed(distance: float, spread: float, level: float, seeds: int) -> fl
     luck, z = special.ndtri(POWER), special.ndtri(1 - level / 2)
     if not distance or (z + luck) * spread > 1000 * distance:
         return math.inf
-    # Student's quantile exceeds the normal quantile, so a few more seeds are needed.
+    # Student's t quantile exceeds the normal quantile, so a few more seeds are needed.
     found = max(seeds, math.ceil(((z + luck) * spread / distance) ** 2))
     while (special.stdtrit(found - 1, 1 - level / 2) + luck) * spread > distance * found**0.5:
         found += 1
@@ -281,7 +281,7 @@ def _text(
 
 
 def _means(goal: Aim) -> str:
-    """List the means of configs with a value for every seed, best first, and then the others."""
+    """List the means, best first, and then the configs without a value for every seed."""
     means = goal.sign * goal.values.mean("seed", skipna=False)
     order = sorted(
         means.config.values[means.notnull()], key=lambda name: -float(means.sel(config=name))

@@ -1,4 +1,4 @@
-"""Mean curve of each config, with standard errors, and plot styles for figures and reports."""
+"""Mean curves of configs with standard errors, and plot styles for figures and reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pause_jax.analysis import metrics
 
 Floats = NDArray[np.float64]
 
-# Colours that colour-blind readers can distinguish, with a contrast >= 3:1 to the page.
+# Colours that colour-blind readers can distinguish, with a contrast of at least 3:1.
 # In dark mode, each colour in DARK replaces the colour at the same index in LIGHT.
 LIGHT_PAGE, DARK_PAGE = "#FFFFFF", "#0F1419"
 LIGHT = ("#4459CA", "#F8636C", "#09803F", "#B68B07", "#289CE0", "#802E8C", "#6D5C6E", "#8E2B00")
@@ -38,24 +38,24 @@ KNOWN = ("pause", "sa_pause", "random", "fastest", "all", "all, no privacy", "bs
 
 
 class Curve(NamedTuple):
-    """Curve of a config: x, mean over seeds and standard error (NaN for one seed), each [n]."""
+    """Curve with x, mean over seeds and standard error (NaN for one seed), each [n]."""
 
     x: Floats
     mean: Floats
     error: Floats
 
     def at(self, places: NDArray[np.intp]) -> Curve:
-        """Return the points of the curve at indices ``places``."""
+        """Return the curve's points at the indices ``places``."""
         return Curve(self.x[places], self.mean[places], self.error[places])
 
 
 def learns(result: xr.Dataset) -> bool:
-    """Return whether any test loss or test accuracy of the result is finite."""
+    """Return whether the result contains a finite test loss or test accuracy."""
     return bool(np.isfinite(result.test_loss).any()) or classifies(result)
 
 
 def classifies(result: xr.Dataset) -> bool:
-    """Return whether any test accuracy of the result is finite."""
+    """Return whether the result contains a finite test accuracy."""
     return bool(np.isfinite(result.test_accuracy).any())
 
 
@@ -86,7 +86,7 @@ def by_round(values: xr.DataArray) -> dict[str, Curve]:
 
 
 def hidden(curves: dict[str, Curve]) -> list[list[str]]:
-    """Return groups of configs whose curves are identical, so only one is visible in a figure."""
+    """Return groups of configs whose identical curves hide each other in a figure."""
     groups: dict[bytes, list[str]] = {}
     for name, curve in curves.items():
         groups.setdefault(np.stack([curve.x, curve.mean]).tobytes(), []).append(name)
@@ -117,8 +117,8 @@ class Style(NamedTuple):
     """Plot style of a config."""
 
     colour: str  # colour on a light page
-    marker: str  # Matplotlib name of the marker
-    shape: str  # SVG path of the marker in a box from -1 to 1
+    marker: str  # Matplotlib marker name
+    shape: str  # SVG marker path in a box from -1 to 1
     dash: tuple[float, ...]  # lengths of dashes and gaps (empty for a solid line)
 
 
@@ -130,7 +130,7 @@ def style_at(place: int) -> Style:
 
 
 def styles(names: Iterable[str]) -> dict[str, Style]:
-    """Return the style of each config. Names not in ``KNOWN`` get the unused styles in order."""
+    """Return each config's style. Names that are not in ``KNOWN`` get unused styles in order."""
     labels = [str(name) for name in names]
     taken = {KNOWN.index(label) for label in labels if label in KNOWN}
     free = (place for place in itertools.count() if place not in taken)

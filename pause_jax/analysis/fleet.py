@@ -59,8 +59,8 @@ class Law(NamedTuple):
         one of them, averaged over all choices of that measurement. The client's scale is
         integrated out under a flat prior on its logarithm (on the mean for ``normal``), so the unit
         of time does not matter. Every distribution has exactly one fitted shared parameter, so no
-        complexity penalty is needed. Source: geometric intrinsic Bayes factor (Berger
-        and Pericchi 1996, "The intrinsic Bayes factor for model selection and prediction").
+        complexity penalty is needed. See the geometric intrinsic Bayes factor of Berger
+        and Pericchi (1996), "The intrinsic Bayes factor for model selection and prediction".
       parameters: estimates keyed by the latency model's field names, or by ``std`` for ``normal``.
       scale: float [C], scale of each client in seconds: the median for ``lognormal``, the minimum
         for ``shifted_exponential`` and ``pareto``, and the mean for ``normal``.
@@ -83,12 +83,12 @@ class Fleet(NamedTuple):
     """Latency distributions fitted to a fleet, and test results.
 
     Attributes:
-      measured: number of measurements of each client, int [C].
-      mean: mean latency of each client in seconds, float [C].
+      measured: number of measurements per client, int [C].
+      mean: mean latency per client in seconds, float [C].
       ordered: whether the file has rounds or times. If not, lines are assumed to be chronological.
-      laws: fitted distributions, best first by summed ``log_density``.
+      laws: fitted distributions, sorted by summed ``log_density``, best first.
       drift: test for a trend. ``figure`` is the absolute rank correlation between latency and time,
-        averaged over clients, minus the mean expected by chance, but at least 0.
+        averaged over clients, minus its mean for independent data, but at least 0.
       correlation: test for lag-1 autocorrelation of each client's latencies.
     """
 
@@ -170,13 +170,13 @@ def _correlation(each: list[Floats]) -> Test:
 
 
 def fitted(each: list[Floats]) -> tuple[Law, ...]:
-    """Return the four distributions fitted to each client's measurements [n], best first."""
+    """Fit the four distributions to each client's measurements [n], and sort them best first."""
     laws = [law(each) for law in (_lognormal, _shifted_exponential, _pareto, _normal)]
     return tuple(sorted(laws, key=lambda law: -law.log_density.sum()))
 
 
 def rivals(laws: tuple[Law, ...]) -> tuple[str, ...]:
-    """Return the names of the distributions over which the best (first) has no decisive lead.
+    """Return the names of the distributions that the best (first) one does not decisively beat.
 
     A decisive lead exceeds ``DECISIVE`` nats even without the client that contributes most to it.
     """
@@ -186,14 +186,14 @@ def rivals(laws: tuple[Law, ...]) -> tuple[str, ...]:
 
 
 def _ends(scale: Floats, error: Floats) -> dict[str, Estimate]:
-    """Fit a geometric sequence to scales [C] with relative errors [C], and return its two ends."""
+    """Fit a geometric sequence to scales [C] with relative errors [C], and return its endpoints."""
     order = np.argsort(scale)
     place = np.linspace(0, 1, scale.size)
     design = np.stack([1 - place, place], axis=1)
     weight = 1 / error[order]
     covariance = np.linalg.inv(design.T @ (weight[:, None] ** 2 * design))
     logs = covariance @ design.T @ (weight**2 * np.log(scale[order]))
-    # Inflate the errors if scales deviate from the fit by more than their standard errors.
+    # Inflate the errors if the scales deviate from the fit by more than their errors.
     residual = (np.log(scale[order]) - design @ logs) * weight
     off = max(1.0, float(residual @ residual) / max(scale.size - 2, 1))
     ends = np.exp(logs)

@@ -27,7 +27,7 @@ from pause_jax.run.record.result import Result
 __all__ = ["Ledger", "ledger"]
 
 HINT = "dp-accounting is not installed. Run: pip install 'pause_jax[accounting]'"
-# With a larger epsilon, e^epsilon overflows in dp-accounting, so use the plain sum instead.
+# For larger epsilons, e^epsilon overflows in dp-accounting, so the plain sum is used.
 MAX_RELEASE = 700.0
 SIZES = "data sizes (aggregation weights)"
 
@@ -36,7 +36,7 @@ class Ledger(NamedTuple):
     """Releases and spent budgets of K clients, as arrays [K], or [S, K] for S seeds.
 
     Attributes:
-      mechanism: name of the mechanism.
+      mechanism: mechanism name.
       unit: unit that epsilon protects: ``coordinate``, ``update`` or ``none``.
       num_parameters: d, number of entries in an update, or 0 if unknown or if no model is trained.
       delta: delta at which ``tight`` and ``tight_at_most`` hold.
@@ -53,7 +53,7 @@ class Ledger(NamedTuple):
       basic, basic_delta: largest ``spent``, and its delta (0 for a pure mechanism).
       tight: largest :func:`total_epsilon`, or NaN if dp-accounting is needed but not installed.
       tight_at_most: :func:`total_epsilon` of a client that has the largest budget and takes part in
-        every round; NaN if no model is trained, or if dp-accounting is needed but not installed.
+        every round. NaN if no model is trained, or if dp-accounting is needed but not installed.
         This upper bound on a client's total holds even if participation depends on the data.
       unnoised: names of the quantities that clients sent without noise.
       client_ids: ids of clients 0, ..., K - 1; empty if clients are numbered 0, 1, ...
@@ -194,7 +194,7 @@ def _has_law(budget: Budget) -> bool:
 
 
 def _budgets(run: Any, budget: Budget, shape: tuple[int, ...]) -> tuple[Budget, np.ndarray]:
-    """Return the budget with each client's eps_bar, and an array of all eps_bar, [K] or [S, K]."""
+    """Return the budget with each client's eps_bar, and the eps_bar values, [K] or [S, K]."""
     if not _has_law(budget):
         return budget, np.full(shape, np.asarray(budget.total()))
     own = np.asarray(run.budget)[..., : shape[-1]]
@@ -202,7 +202,7 @@ def _budgets(run: Any, budget: Budget, shape: tuple[int, ...]) -> tuple[Budget, 
 
 
 def _updates(budget: Budget, participations: np.ndarray) -> np.ndarray:
-    """Derive each client's number of released updates from its number of participations.
+    """Derive the number of updates that each client released from its participation count.
 
     Once a budget is spent, no updates follow, so bisection finds the last update.
     """
@@ -361,7 +361,7 @@ def _composed(parts: Callable[[Any], list[Any]], releases: tuple[Any, ...], delt
 
 def _laplace_parts(epsilons: tuple[float, ...]) -> list[Any]:
     pld = _dp_accounting().pld.privacy_loss_distribution
-    # A finer grid changes the totals of the papers' schedules by at most 0.01 %.
+    # A finer grid changes the totals for the papers' schedules by at most 0.01 %.
     grid = sum(epsilons) / 3e4
     return [pld.from_laplace_mechanism(1 / e, value_discretization_interval=grid) for e in epsilons]
 

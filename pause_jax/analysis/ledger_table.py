@@ -34,7 +34,7 @@ HEADINGS = (
 
 
 def rows(books: dict[str, Ledger]) -> Iterator[tuple[str, ...]]:
-    """Yield one row per config with the columns ``HEADINGS``. Numbers are maxima over clients."""
+    """Yield one row per config with the columns ``HEADINGS``. Values are maxima over clients."""
     for name, book in books.items():
 
         def of_update(epsilon: float, book: Ledger = book) -> str:
@@ -54,7 +54,7 @@ def rows(books: dict[str, Ledger]) -> Iterator[tuple[str, ...]]:
 
 
 def caption(books: dict[str, Ledger]) -> str:
-    """Return a caption that explains the columns of the table."""
+    """Return a caption that explains the table's columns."""
     delta = next(iter(books.values())).delta
     return (
         "Largest value of any client, over all seeds. basic: sum over the client's releases. If "
@@ -65,7 +65,7 @@ def caption(books: dict[str, Ledger]) -> str:
 
 
 def table(books: dict[str, Ledger]) -> Sheet:
-    """Build the table of each config's largest epsilon, per coordinate and per update."""
+    """Build the table of each config's largest epsilons, per coordinate and per update."""
     policy, unit, *numbers = HEADINGS
     return make_table(
         [label(policy), word(unit), *map(number, numbers)],

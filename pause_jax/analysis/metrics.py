@@ -1,4 +1,4 @@
-"""Metrics of each run of a sweep."""
+"""Metrics for each run of a sweep."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def final_accuracy(result: xr.Dataset) -> xr.DataArray:
 
 
 def final_loss(result: xr.Dataset) -> xr.DataArray:
-    """Return the last test loss of each run, [config, seed]."""
+    """Return each run's last test loss, [config, seed]."""
     return final(result, "test_loss")
 
 
 def final(result: xr.Dataset, name: str) -> xr.DataArray:
-    """Return the values of a quantity [config, seed, eval_round, ...] at the last evaluation."""
+    """Return a quantity [config, seed, eval_round, ...] at each run's last evaluation."""
     last = result.eval_clock.notnull().sum("eval_round") - 1
     return result[name].isel(eval_round=last.clip(0))
 
@@ -60,7 +60,7 @@ def worst_share(values: xr.DataArray, share: float = 0.1) -> xr.DataArray:
 
     Args:
       values: client scores, such as accuracies. NaN values are ignored.
-      share: share of clients to average over (but at least one client), in (0, 1].
+      share: share of clients to average over, in (0, 1]. At least one client is included.
 
     Raises:
       ConfigError: if ``share`` is not in (0, 1].
@@ -77,7 +77,7 @@ def worst_share(values: xr.DataArray, share: float = 0.1) -> xr.DataArray:
 
 
 def simulated_seconds(result: xr.Dataset) -> xr.DataArray:
-    """Return the total simulated time of each run in seconds, [config, seed]."""
+    """Return each run's total simulated time in seconds, [config, seed]."""
     return result.clock.max("round")
 
 
@@ -85,7 +85,7 @@ def participation_fairness(result: xr.Dataset) -> xr.DataArray:
     """Return Jain's fairness index of the participation counts T, [config, seed].
 
     ``(sum T)^2 / (K sum T^2)`` is 1 if all K clients took part equally often, and m/K if m clients
-    took part equally often and the others never (Jain, Chiu and Hawe 1984).
+    took part equally often and the others never did (Jain, Chiu and Hawe 1984).
     """
     counts = result.counts.where(result.counts >= 0)
     return counts.sum("client") ** 2 / (counts.count("client") * (counts**2).sum("client"))
@@ -115,7 +115,7 @@ def gigabytes(result: xr.Dataset) -> xr.DataArray:
 
 
 def mean_and_error(values: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
-    """Return the mean and standard error over seeds, ignoring NaN (NaN error for one value)."""
+    """Return the mean and standard error (NaN for one value) over seeds, ignoring NaN."""
     count = values.count("seed")
     mean = values.sum("seed", min_count=1) / count.where(count > 0)
     square = ((values - mean) ** 2).sum("seed", min_count=1)

@@ -1,4 +1,4 @@
-"""Participation of clients, sorted by expected latency under each config's latency model."""
+"""Client participation, sorted by expected latency under each config's latency model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pause_jax.world.latency.base import Work
 
 Floats = NDArray[np.float64]
 
-# Maximum number of points per curve. In larger fleets, each point is the mean over a group.
+# Maximum number of points per curve. In larger fleets, each point averages several clients.
 _POINTS = 60
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_accuracy", "plot_participation", "plot_regret", "plot_spent", "save_figures"]
 
-# Maximum number of error bands. With more curves, bands overlap too much, so draw error bars.
+# Maximum number of error bands. More bands would overlap too much, so use error bars instead.
 _FEW_BANDS = 6
 # Maximum number of names in a legend column.
 _NAMES = 16
@@ -133,7 +133,7 @@ def plot_regret(curves: xr.DataArray, axes: Axes, scale: str = "log") -> None:
 def _draw(
     curves: dict[str, Curve], result: xr.Dataset | xr.DataArray, axes: Axes, *, errors: bool
 ) -> str:
-    """Draw curves in the configs' styles, and return a title suffix that describes the errors."""
+    """Draw curves in the configs' styles, and return a title suffix that explains the errors."""
     looks = styles(result.config.values)
     same = {name: names for names in curves_of.hidden(curves) for name in names}
     banded = errors and any(np.isfinite(curve.error).any() for curve in curves.values())

@@ -1,6 +1,6 @@
 """Cumulative regret, its growth, and the papers' bounds.
 
-The regret of a round is C^G(genie) - C^G(cohort), PAUSE (10), where both cohorts are chosen given
+A round's regret is C^G(genie) - C^G(cohort), as in Eq. (10) of PAUSE. Both cohorts are chosen given
 the same history. A cohort smaller than the genie's can have a negative regret
 (``run.rounds.state.Score``), so the cumulative regret R(n) may decrease.
 """
@@ -31,8 +31,8 @@ class Growth(NamedTuple):
     """Growth of cumulative regret over the last decade of rounds.
 
     Attributes:
-      exponent: slope of ln R against ln n: 1 for linear growth, 0 for bounded regret, and close to
-        0 for logarithmic growth.
+      exponent: slope of ln R against ln n (1 for linear growth, 0 for bounded regret, and close to
+        0 for logarithmic growth).
       exponent_error: standard error of ``exponent`` over seeds.
       log_r2, linear_r2: R^2 of the fits a + b ln n and a + b n to the mean over seeds.
     """
@@ -46,8 +46,8 @@ class Growth(NamedTuple):
 def cumulative(result: xr.Dataset) -> xr.DataArray:
     """Return the cumulative regret R(n) in float64, [config, seed, round].
 
-    Rounds without clients add 0. The coordinate ``empty_rounds`` [config, seed] is the number of
-    rounds without clients. R(n) is NaN after the last round of a run.
+    Rounds without clients add 0. The ``empty_rounds`` coordinate [config, seed] is the number of
+    these rounds. R(n) is NaN after a run's last round.
 
     Args:
       result: data set from ``sweep``, with ``regret``, ``clients`` and ``played``.
@@ -61,11 +61,11 @@ def measure(configs: Mapping[str, SimConfig], keys: Array) -> xr.DataArray:
     """Sweep each config over the same keys and return the cumulative regret.
 
     Args:
-      configs: configs by name, with ``track_regret=True`` and no overlapping rounds.
+      configs: configs keyed by name, with ``track_regret=True`` and no overlapping rounds.
       keys: typed keys [S].
 
     Returns:
-      R(n) in float64, [config, seed, round], like :func:`cumulative`. Configs with fewer rounds
+      R(n) in float64, [config, seed, round], as in :func:`cumulative`. Configs with fewer rounds
       are padded with NaN.
 
     Raises:
@@ -132,7 +132,7 @@ def growth(regret: ArrayLike) -> Growth:
 
 
 class Row(NamedTuple):
-    """Final cumulative regret of a config (mean and standard error over seeds) and its growth."""
+    """Config name, its final regret (mean and standard error over seeds) and its growth."""
 
     name: str
     regret: float
@@ -180,19 +180,19 @@ def _r2(x: Floats, y: Floats) -> float:
 def smallest_gap(values: ArrayLike) -> float:
     """Return the papers' delta, the smallest difference between two clients' expected values.
 
-    PAUSE's Theorem 3 defines delta for latencies but uses speeds, so state which values you use.
+    PAUSE's Theorem 3 defines delta for latencies but uses speeds, so state which values you pass.
     """
     return float(np.min(np.diff(np.sort(np.asarray(values, np.float64)))))
 
 
 def bounds_of(config: SimConfig, num_rounds: ArrayLike) -> dict[str, Floats]:
-    """Compute upper bounds on the cumulative regret of a config after n rounds.
+    """Compute upper bounds on a config's cumulative regret after n rounds.
 
     Here delta is the smallest gap between expected speeds mu. By Lemma 1, with its misprint
     corrected, Delta_max = 2 alpha + gamma + max mu - min mu.
 
-    - ``pause``, PAUSE (17): K (Delta_max + delta) (4 (m + 1) ln n / delta^2 + 1 + 2 pi^2 / 3)
-    - ``bsfl``, BSFL (15): K Delta_max (4 (m + 1) ln n / delta^2 + 1 + pi^2 / 3)
+    - ``pause``, PAUSE Eq. (17): K (Delta_max + delta) (4 (m + 1) ln n / delta^2 + 1 + 2 pi^2 / 3)
+    - ``bsfl``, BSFL Eq. (15): K Delta_max (4 (m + 1) ln n / delta^2 + 1 + pi^2 / 3)
     - ``gap_free``: 4 sqrt((m + 1) K n ln n) + K Delta_max (1 + 2 zeta(2 m + 1)), for PAUSE with the
       papers' UCB (zeta = 1) and an exact search. This bound does not depend on delta
       (``docs/regret_bound.md`` derives it).

@@ -30,13 +30,13 @@ def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
       target: accuracy for ``seconds_to_target``, in (0, 1].
 
     Returns:
-      Rows with ``config`` (the label), the fields in which configs differ (by dotted path),
+      Rows with the keys ``config`` (the label), the dotted paths of differing config fields,
       ``seeds`` (number of seeds), ``reached`` (number of seeds that reached the target),
-      ``epsilon_unit``, ``rounds`` (number of rounds, over all seeds), ``empty_rounds`` (rounds
-      without clients, which add 0 to the regret), and ``<name>`` and ``<name>_se`` for each metric.
-      ``worst_tenth`` and ``spread`` (if ``client_accuracy`` was recorded) are the mean final
-      accuracy of the worst tenth of clients and the standard deviation over clients. If any key
-      of a row starts with ``reward``, the rewards differ, so the regrets are not comparable.
+      ``epsilon_unit``, ``rounds`` and ``empty_rounds`` (numbers of all rounds and of rounds without
+      clients, over all seeds). Each metric adds ``<name>`` and ``<name>_se``. If client accuracies
+      were recorded, ``worst_tenth`` is the mean final accuracy of the worst tenth of clients, and
+      ``spread`` is the standard deviation over clients. If any key starts with ``reward``, the
+      rewards differ, so the regrets are not comparable.
     """
     to_target = metrics.time_to_accuracy(result, target)
     columns = {
@@ -78,7 +78,7 @@ def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
 
 
 def varied_fields(result: xr.Dataset) -> dict[str, xr.DataArray]:
-    """Return the values [config] of each field that differs between configs, by dotted path."""
+    """Return the fields that differ between configs, as values [config] keyed by dotted path."""
     return {
         str(name): values
         for name, values in result.coords.items()
@@ -194,7 +194,7 @@ def _collapse(name: str, one: xr.Dataset) -> Iterator[str]:
 
 
 def _kind(rows: list[dict[str, Any]]) -> str:
-    """Return the kind of table, ``accuracy``, ``loss`` (regression) or ``bandit`` (no learning)."""
+    """Return the table type: ``accuracy``, ``loss`` (regression) or ``bandit`` (no learning)."""
     for kind, name in (("accuracy", "best_accuracy"), ("loss", "best_loss")):
         if any(not math.isnan(row[name]) for row in rows):
             return kind

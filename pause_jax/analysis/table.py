@@ -1,4 +1,4 @@
-"""Layout of the tables that the command-line interface prints."""
+"""Layout of tables printed by the command-line interface."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GAP, _ENDS = 3, 2
 
 
 def label(heading: str) -> Column:
-    """Return a column of user-defined labels, which wrap if they are too long."""
+    """Return a column of user-defined labels, which wrap if too long."""
     return Column(heading, min_width=_LABEL_WIDTH)
 
 
@@ -36,7 +36,7 @@ def number(heading: str) -> Column:
 
 
 class Sheet(NamedTuple):
-    """Table that is shown as a list on a narrow terminal, so no cell is truncated."""
+    """Table that becomes a list on a narrow terminal, so that no cell is truncated."""
 
     columns: list[Column]  # a column without a minimum width never wraps
     rows: list[list[Text]]  # in the list, a row is a paragraph headed by its first cell

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 def execute(configs: Mapping[str, SimConfig], request: Request, default_name: str) -> None:
     """Run validated configs, write the result files and print the tables.
 
-    Finished runs are stored in the result folder or in ``--store``. ``--resume`` skips these runs.
+    Finished runs are stored in the result folder or in ``--store``. ``--resume`` reuses these runs.
 
     Raises:
       ConfigError: if an option is invalid. This error is raised before any run starts.
@@ -109,7 +109,7 @@ def _check_output(request: Request) -> None:
 
 
 def described(seed: int) -> dict[str, Any]:
-    """Return the command line and the seed as attributes of a result."""
+    """Return the command line and the seed as result attributes."""
     words = [word for word in sys.argv[1:] if word != "--resume"]
     return {"command": shlex.join(["pause-jax", *words]), "seed": seed}
 

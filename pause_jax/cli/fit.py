@@ -1,4 +1,4 @@
-"""The ``pause-jax fit`` command, which describes the measured latencies of a fleet."""
+"""The ``pause-jax fit`` command, which describes a fleet's measured latencies."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def fit(
 ) -> None:
     """Describe the distribution, drift and autocorrelation of measured latencies.
 
-    Each line of the file describes a participation (client, seconds and optional round or time).
+    Each line of the file describes one participation (client, seconds, optional round or time).
     """
     if out is not None and os.path.lexists(out):
         raise ConfigError(f"--out {out}: already exists. Choose another --out.")
@@ -71,7 +71,7 @@ def fit(
     least = 0.5 * float(found.mean.min())
     model = best.model(float(np.float32(least)))
     if model is None:
-        console.print("No built-in normal model has these means. Use the measurements instead:")
+        console.print("The built-in normal models have different means. Use the measurements:")
         change = f"--set latency.min_latency={least:.3g}"
         console.print(f'--set latency=traces --set latency.path="{file}" {change}', highlight=False)
         return
@@ -83,7 +83,7 @@ def fit(
 
 
 def sentences(found: Fleet) -> list[str]:
-    """Return the findings as sentences."""
+    """Return one sentence per finding."""
     low, high = found.measured.min(), found.measured.max()
     times = f"{low}" if low == high else f"{low} to {high}"
     ordered = np.sort(found.mean)
@@ -91,10 +91,10 @@ def sentences(found: Fleet) -> list[str]:
         f"{found.mean.size} clients, {times} measurements each, {found.measured.sum()} in total.",
         f"Mean seconds per client: lowest {ordered[0]:.3g}, median {np.median(ordered):.3g}, "
         f"highest {ordered[-1]:.3g}.",
-        "Order: by the round or time column."
+        "Rows are sorted by the round or time column."
         if found.ordered
-        else "Order: by line, because the file has no round or time column. If the lines are not "
-        "in time order, ignore the drift and correlation below.",
+        else "Rows keep their order in the file, because it has no round or time column. If they "
+        "are not in time order, ignore the drift and correlation below.",
         f"Drift: {_outcome(found.drift, 'rank correlation with time')}.",
         f"Consecutive rounds of a client: {_outcome(found.correlation, 'rank correlation')}.",
     ]
@@ -103,10 +103,10 @@ def sentences(found: Fleet) -> list[str]:
     if math.isnan(found.drift.p):
         lines.append("Too few measurements per client to test for changes over time.")
     elif found.stationary:
-        lines.append("The tests do not reject i.i.d. rounds, which UCB assumes.")
+        lines.append("The tests do not reject i.i.d. latencies, which UCB assumes.")
     else:
         lines.append(
-            "WARNING: the rounds are not independent and identically distributed, but UCB, "
+            "WARNING: the latencies are not independent and identically distributed, but UCB, "
             "Thompson sampling and the regret bounds assume that they are. Try pause_discounted, "
             "which discounts old measurements, with latencies from the file: "
             "--set latency=traces --set latency.order=played."
@@ -117,7 +117,7 @@ def sentences(found: Fleet) -> list[str]:
         f"Distribution: undecided between {', '.join((best, *others))}, best first. Measure each "
         "client more often."
         if others
-        else f"Distribution: {best}. All others predict the measurements less well."
+        else f"Distribution: {best}. All other distributions predict the measurements less well."
     )
     return lines
 

@@ -1,4 +1,4 @@
-"""The ``pause-jax gauntlet`` command, which compares a policy with the benchmark's policies."""
+"""The ``pause-jax gauntlet`` command, which runs a policy on the benchmark."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def gauntlet(
         largest = float((replayed["replayed"] - replayed["stored"]).abs().max())
         typer.echo(
             f"{equal} of {verify} replayed runs match the stored results. The largest difference "
-            f"of late accuracies is {largest:.2f} points."
+            f"in late accuracy is {largest:.2f} points."
         )
     if policy is None:
         if not verify:

@@ -66,7 +66,7 @@ def list_datasets() -> None:
 
 
 def _difference(policy: PolicyConfig) -> str:
-    """Describe the fields in which a named policy differs from the defaults of its class."""
+    """Describe the fields in which a named policy differs from its class defaults."""
     default = config_file.to_dict(type(policy)())
     parts = []
     for field, value in config_file.to_dict(policy).items():

@@ -1,7 +1,7 @@
-"""Shared options of the commands.
+"""Options shared by the commands.
 
-A parameter of a command may be a dataclass of options, such as ``Source`` or ``Request``.
-``with_options`` turns each field into an option of the command.
+A command parameter may be a dataclass of options, such as ``Source`` or ``Request``.
+``with_options`` turns each field into a command-line option.
 """
 
 # ruff: noqa: RUF009 (`option` returns a field)
@@ -58,7 +58,7 @@ Target = Annotated[
 
 
 def option(default: Any, help: str, *names: str, **settings: Any) -> Any:
-    """Declare a dataclass field that is an option of a command."""
+    """Declare a dataclass field that is a command-line option."""
     found = typer.Option(*names, help=help, **settings)
     return dataclasses.field(default=default, metadata={"option": found})
 
@@ -92,7 +92,7 @@ class Output:
 
     seed: Seed = 0
     name: str | None = option(
-        None, "Name of the result (default: from the config, plus a number if taken)."
+        None, "Result name (default: from the config, plus a number if taken)."
     )
     out: pathlib.Path = option(pathlib.Path("results"), "Folder for all results.")
     resume: bool = option(False, "Resume an earlier run of the same command.", "--resume")

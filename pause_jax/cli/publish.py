@@ -23,7 +23,7 @@ def publish(
 ) -> OSError | None:
     """Write the result files, starting with the data, and print the tables.
 
-    If a file cannot be written, return the error, but still print the tables.
+    If a file cannot be written, still print the tables, and return the error.
     """
     target = request.target
     rows = summary.summary(result, target)

@@ -23,16 +23,14 @@ def report(
     target: Target = 0.8,
     against: Annotated[
         str | None,
-        typer.Option(help="Config to compare the others with (default: the best)."),
+        typer.Option(help="Reference config of the comparison (default: the best)."),
     ] = None,
     load: Load = None,
 ) -> None:
     """Write a self-contained report, FOLDER/report.html, from FOLDER/data.nc."""
     data = folder / "data.nc"
     if not os.path.isfile(data):
-        raise ConfigError(
-            f"{data}: does not exist. Pass the folder of a result, e.g. results/NAME."
-        )
+        raise ConfigError(f"{data}: does not exist. Pass a result folder, e.g. results/NAME.")
     try:
         _check_whole(data)
         result = xr.load_dataset(data, engine="h5netcdf")

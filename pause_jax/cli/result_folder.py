@@ -1,4 +1,4 @@
-"""Result folder, created before the runs, filled after them and reused by ``--resume``."""
+"""Result folder, which is created before the runs, filled after them and reused to resume."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DATA, RUN, UNFINISHED = "data.nc", "run.json", "unfinished"
 SUMMARY, LEDGER, REPORT = "summary.csv", "ledger.csv", "report.html"
-# Maximum length of a result's name, in bytes.
+# Maximum length of a result name, in bytes.
 _LONGEST_NAME = 200
 
 
@@ -36,7 +36,7 @@ class Run(TypedDict, total=False):
 
 
 def check_name(name: str) -> None:
-    """Raise ConfigError unless a result's name is a valid folder name."""
+    """Raise ConfigError unless a result name is a valid folder name."""
     plain = name not in ("", ".", "..") and name.isprintable() and not set(name) & set("/\\:")
     if not plain or len(name.encode()) > _LONGEST_NAME:
         raise ConfigError(
@@ -50,8 +50,8 @@ def reserve(root: pathlib.Path, name: str, *, explicit: bool) -> pathlib.Path:
 
     Args:
       root: folder of all results.
-      name: name of the result.
-      explicit: whether the user chose the name. A number is appended to a default name in use.
+      name: result name.
+      explicit: whether the user chose the name. A default name gets a number if it is in use.
 
     Raises:
       ConfigError: if an explicit name is already in use, or the folder cannot be created.
@@ -98,7 +98,7 @@ def write_run(folder: pathlib.Path, about: Mapping[str, Any]) -> None:
 
 
 def existing(root: pathlib.Path, name: str, *, explicit: bool) -> list[pathlib.Path]:
-    """Return the existing folders for a result's name, in descending order of their numbers."""
+    """Return the existing folders for a result name, highest number first."""
     check_name(name)
     if explicit:
         return [root / name] if (root / name).is_dir() else []

@@ -79,7 +79,7 @@ def grid(config: SimConfig, vary: list[str]) -> dict[str, SimConfig]:
         raise ConfigError(
             f"--vary: defines {number} configs, but at most {MOST} are allowed. List fewer values."
         )
-    # Label each path with its last word, unless two paths end in the same word.
+    # Shorten each path to its last component, unless two paths end in the same component.
     short = {axis[0][0]: axis[0][0].rpartition(".")[2] for axis in axes}
     if len(set(short.values())) < len(short):
         short = {path: path for path in short}

@@ -66,14 +66,14 @@ class Choice(NamedTuple):
 
 
 class Question(NamedTuple):
-    """Question that a policy asks clients before it chooses a cohort.
+    """Query that a policy sends to clients before it chooses a cohort.
 
     Attributes:
       round: number of the round whose cohort the policy will choose.
-      clients: ids [n] of the clients to ask.
-      wants: ``loss``, the mean loss of the global model on the client's data (sent without noise),
-        or ``features``, the features of the client's next round (``Latency.features``).
-      batch_size: size of the mini-batch for the loss; None for all samples.
+      clients: ids [n] of the clients to query.
+      wants: ``loss`` (the global model's mean loss on the client's data, sent without noise) or
+        ``features`` (the latency model's features for the client's next round).
+      batch_size: mini-batch size for the loss; None for all samples.
     """
 
     round: int
@@ -88,11 +88,11 @@ class Selector:
     :func:`~pause_jax.analysis.ledger.ledger` returns the privacy ledger of a selector.
 
     Attributes:
-      config: config of the simulation, with its files loaded.
-      client_ids: ids of clients 0, ..., K - 1. Dicts and lists of clients use these ids.
+      config: simulation config, with its files loaded.
+      client_ids: ids of clients 0, ..., K - 1. Methods identify clients by these ids.
       round: number of rounds started with :meth:`ask`, including any open round.
       counts: int [K], number of releases charged to each client, including any open round.
-      queried: int [K], number of questions that each client has answered.
+      queried: int [K], number of queries that each client has answered.
       budget: float [K], total epsilon (eps_bar) of each client; infinite if unlimited.
       num_parameters: number of entries in an update; 0 if unknown.
     """
@@ -116,9 +116,9 @@ class Selector:
             a spent budget are always excluded, regardless of ``when_spent``.
           key: typed PRNG key. A simulation with the same key and feedback makes the same choices.
           data: data set, as in ``simulate``. If ``data_size`` is set, no data or model is read.
-          data_size: number of samples of each client [K] (default: from the config's data, or 1
+          data_size: number of samples per client [K] (default: from the config's data, or 1
             if ``config.learning`` is None).
-          quality: data quality of each client [K], > 0 and, in BSFL, at most 1 (default: 1).
+          quality: data quality per client [K], > 0 and, in BSFL, at most 1 (default: 1).
             Ignored if the sizes come from the config's data.
           update_size: number of entries in an update, for a policy that reads updates or a latency
             model that depends on the model's size (default: from the config's model, or 0).
@@ -198,9 +198,9 @@ class Selector:
         return np.asarray(self._canonical.privacy.budget.spent(jnp.asarray(self.counts)))
 
     def question(self, available: Iterable[Client] | None = None) -> Question | None:
-        """Return the policy's question for the next round, or None if the policy asks none.
+        """Return the policy's query for the next round, or None if the policy sends none.
 
-        ``available`` and the errors are the same as in :meth:`ask`.
+        ``available`` and the errors are as in :meth:`ask`.
         """
         self._check_told()
         query = self._policy.query
@@ -481,7 +481,7 @@ class Selector:
         return np.asarray(self.client_ids)[clients]
 
     def _number_of(self, name: str, client: Any) -> int:
-        """Return the number of a client. Raise ConfigError for an unknown id."""
+        """Return a client's number. Raise ConfigError for an unknown id."""
         is_id = isinstance(client, Hashable) and not isinstance(client, bool | np.bool_)
         if not is_id or client not in self._number:
             those = f"{self.client_ids[0]!r} to {self.client_ids[-1]!r}"
@@ -559,7 +559,7 @@ class Selector:
 def _from_data(
     config: SimConfig, data: Dataset | None, streams: keys.Streams
 ) -> tuple[Partition, int, Any]:
-    """Return (partition of the data, number of entries in an update, loaded data)."""
+    """Return the data partition, the number of entries in an update, and the loaded data."""
     try:
         config, loaded_data = prepare(config, data)
     except ConfigError as error:

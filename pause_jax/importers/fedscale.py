@@ -43,8 +43,8 @@ _GRADIENT = 3.0
 def read(request: Request) -> Imported:
     """Read devices (``client_device_capacity``), intervals (``client_behave_trace``), or both.
 
-    With both files, client p receives trace p mod n, where n is the number of traces. Traces
-    without intervals are skipped.
+    Traces without intervals are skipped. With both files, client p receives trace p mod n, where n
+    is the number of remaining traces.
 
     Raises:
       ConfigError: if a file is damaged or in neither of the two formats.
@@ -143,7 +143,7 @@ def _pickle_of(path: pathlib.Path) -> Any:
     """Load a pickle file of lists, tuples, dictionaries, strings, ints and floats.
 
     Unpickling can call any class or function named in the file, so every name is rejected, even
-    those needed to load NumPy arrays.
+    names that are needed to load NumPy arrays.
     """
     content = content_of("FILE", str(path))
     try:

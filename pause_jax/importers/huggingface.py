@@ -29,7 +29,7 @@ _USUAL = {
 
 
 def read(request: Request) -> Imported:
-    """Read the samples of each client from a folder written by ``save_to_disk``.
+    """Read each client's samples from a folder written by ``save_to_disk``.
 
     The ``train`` split becomes the training set, and any ``test`` split becomes the test set.
 

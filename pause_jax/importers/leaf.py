@@ -34,7 +34,7 @@ class _Users(msgspec.Struct):
 
 
 def read(request: Request) -> Imported:
-    """Read the samples of each user from JSON files, or from folders of JSON files.
+    """Read each user's samples from JSON files, or from folders of JSON files.
 
     A folder may contain the subfolders ``train`` and ``test``. Grey levels become uint8 images, and
     characters become int32 tokens.

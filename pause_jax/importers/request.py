@@ -26,12 +26,12 @@ WRONG = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 class Request(NamedTuple):
-    """Arguments of an import.
+    """Arguments for an import.
 
     Attributes:
       paths: paths of the downloaded files.
       clients: maximum number of clients to draw at random; None for all clients.
-      seed: seed for the random choice of clients.
+      seed: seed for drawing the clients.
       ids: client ids to assign; empty for 0, 1, ... or if the file contains client ids.
       columns: column names of the file, keyed by the library's column names.
     """
@@ -50,7 +50,7 @@ class Request(NamedTuple):
         return self.paths[0]
 
     def places(self, known: int) -> NDArray[np.int64]:
-        """Return the positions [n] of the clients to keep, in the order of the file.
+        """Return the positions [n] of the clients to keep, in file order.
 
         Args:
           known: number of clients in the file.
@@ -69,9 +69,9 @@ class Request(NamedTuple):
         return np.sort(np.random.default_rng(self.seed).choice(known, number, replace=False))
 
     def kept(self, users: Collection[str]) -> set[str]:
-        """Return the users with the smallest seeded hashes, at most ``clients`` of them.
+        """Return up to ``clients`` users, namely those with the smallest seeded hashes.
 
-        The users are the same whether they are selected after each file or once at the end.
+        Selecting users after each file gives the same result as selecting once at the end.
 
         Raises:
           ConfigError: if the request has ``ids``.

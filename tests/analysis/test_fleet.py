@@ -244,7 +244,7 @@ def test_verdicts_state_significance_and_distribution():
         for times in (3, 60)
     )
     assert "Distribution: undecided between lognormal, " in few
-    assert "Distribution: lognormal. All others predict the measurements less well." in many
+    assert "Distribution: lognormal. All other distributions predict the measurements" in many
     assert "not significant at 0.001" in many
 
 
@@ -261,7 +261,7 @@ def test_fit_command_prints_and_writes_a_valid_model(tmp_path, capsys):
     assert run("fit", path, "--out", out) == 0
     printed = capsys.readouterr().out
     assert "20 clients, 60 measurements each, 1200 in total" in printed
-    assert "do not reject i.i.d. rounds" in printed
+    assert "do not reject i.i.d. latencies" in printed
     assert "milliseconds" not in printed
     means, _, laws = printed.partition("distribution, best first")
     assert "Mean seconds per client: lowest 0." in means
@@ -284,7 +284,7 @@ def test_fit_command_warns_about_drift(tmp_path, capsys):
     path.write_text(text_of(seconds_of(Switching(min_latency=LOW, period=30))))
     assert run("fit", path) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "WARNING: the rounds are not independent and identically distributed" in printed
+    assert "WARNING: the latencies are not independent and identically distributed" in printed
     assert "pause_discounted" in printed
 
 
@@ -294,7 +294,7 @@ def test_fit_command_names_the_file_if_no_model_fits(tmp_path, capsys):
     assert run("fit", path) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "latency.path=" in printed
-    assert "Order: by line, because the file has no round or time column" in printed
+    assert "Rows keep their order in the file, because it has no round or time column" in printed
 
 
 def test_bad_lines_are_dropped_and_counted_by_rule(monkeypatch, tmp_path, capsys):

@@ -1,1 +1,1 @@
-"""Benchmark of selection policies on fixed fleets, with the scores of the library's policies."""
+"""Benchmark of selection policies on fixed fleets, with stored scores of the built-in policies."""

@@ -29,7 +29,7 @@ def gauntlet(
     data_dir: str | None = None,
     progress: bool = True,
 ) -> xr.Dataset:
-    """Run a policy on the benchmark, and return its scores with those of the board's policies.
+    """Run a policy on the benchmark, and return its scores together with the board's scores.
 
     Only this policy is run. Runs with the same fleet and seed share the same world, so policies can
     be compared by their paired differences (``analysis.gauntlet.standings``).
@@ -37,17 +37,17 @@ def gauntlet(
     Args:
       policy: policy, or the name of a registered policy.
       track: data set, ``digits`` or ``fashion`` (Fashion-MNIST).
-      tuned: whether to compare with the board's policies after tuning, instead of with their
-        default parameters.
-      only: names of the fleets, or None for all fleets.
-      data_dir: folder of data sets prepared by tensorflow-datasets, for ``fashion``.
+      tuned: whether to compare with the scores that the board's policies achieve with tuned
+        parameters instead of default parameters.
+      only: fleet names, or None for all fleets.
+      data_dir: folder of data sets prepared by tensorflow-datasets, used only for ``fashion``.
       progress: whether to show progress bars.
 
     Returns:
       Scores [policy, fleet, seed] of the board's policies, followed by those of ``policy``. If the
       board already has a policy with that name, ``policy`` is labelled ``NAME (yours)``. Scores
-      are NaN for fleets on which a policy cannot run. The coordinate ``settings`` describes the
-      policies' parameters.
+      are NaN for fleets on which a policy cannot run. The ``settings`` coordinate describes each
+      policy's parameters.
 
     Raises:
       ConfigError: if a name is unknown, the data set cannot be read, the policy cannot run on any
@@ -86,21 +86,21 @@ def verify(
     data_dir: str | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Replay random runs of the board, and compare the results with the stored scores.
+    """Replay randomly chosen board runs, and compare them with the stored scores.
 
-    Scores are stored with four significant digits. Results can differ on other types of processors.
+    Scores are stored with four significant digits. Results can differ between processor types.
 
     Args:
       number: number of runs.
       track: data set, as for :func:`gauntlet`.
-      tuned: whether to replay runs with tuned parameters, instead of default parameters.
-      only: names of the fleets, or None for all fleets.
-      data_dir: folder of prepared data sets, for ``fashion``.
+      tuned: whether to replay runs with tuned parameters instead of default parameters.
+      only: fleet names, or None for all fleets.
+      data_dir: folder of prepared data sets, used only for ``fashion``.
       seed: seed for choosing the runs.
 
     Returns:
-      One row per run with the policy, the fleet, the seed, the late accuracy in % (stored and
-      replayed), and whether all scores are equal.
+      One row per run with the policy, the fleet, the seed and the late accuracy in % (stored and
+      replayed). The last column states whether all scores are equal.
 
     Raises:
       ConfigError: as for :func:`gauntlet`.
@@ -134,7 +134,7 @@ def _chosen(found: Mapping[str, Fleet], only: Sequence[str] | None) -> dict[str,
 
 
 def refusal(fleet: Fleet, policy: PolicyConfig) -> str:
-    """Return the reason why a policy cannot run on a fleet, or an empty string if it can run."""
+    """Return the reason that a policy cannot run on a fleet, or an empty string if it can."""
     try:
         validate(fleet.config.replace(policy=policy))
     except ConfigError as error:
@@ -143,21 +143,21 @@ def refusal(fleet: Fleet, policy: PolicyConfig) -> str:
 
 
 def together(by_fleet: Mapping[str, xr.Dataset]) -> xr.Dataset:
-    """Combine the scores [..., policy, seed] of fleets into [..., policy, fleet, seed]."""
+    """Combine each fleet's scores [..., policy, seed] into [..., policy, fleet, seed]."""
     along = xr.DataArray(list(by_fleet), dims="fleet", name="fleet")
     joined = xr.concat(list(by_fleet.values()), along, join="outer")
     return joined.transpose(..., "policy", "fleet", "seed")
 
 
 def path(track: str) -> pathlib.Path:
-    """Return the file with the stored scores of a track."""
+    """Return the path of a track's stored scores."""
     return pathlib.Path(__file__).with_name(f"{track}.nc")
 
 
 def read(found: Mapping[str, Fleet], track: str, *, tuned: bool = False) -> xr.Dataset:
     """Load stored scores [policy, fleet, seed]. Raise ConfigError if a fleet has changed.
 
-    The coordinate ``settings`` [policy] has the changes to each policy's config by path, as JSON.
+    The ``settings`` coordinate [policy] contains each policy's config changes as JSON.
     """
     with xr.open_dataset(path(track), engine="h5netcdf") as file:
         kept = file.load()

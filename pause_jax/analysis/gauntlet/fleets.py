@@ -1,4 +1,4 @@
-"""Fleets of the benchmark, version 1. Changing a fleet requires a new version and new scores."""
+"""Benchmark fleets, version 1. Changing a fleet requires a new version and new scores."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from pause_jax.world.availability import Diurnal, Phones
 from pause_jax.world.latency import Network, Pareto, Switching, TwoGroups
 
 VERSION = 1
-# Tracks: data sets on which clients train. ``digits`` has all fleets, and ``fashion`` these.
+# Data sets to train on. ``digits`` has all fleets, and ``fashion`` those in ``FASHION``.
 TRACKS = ("digits", "fashion")
 FASHION = ("alike", "labels", "measured")
 SEEDS = 16
 # Number of fleets for the Bonferroni correction, even if a policy is run on only some of them.
 FLEETS = 14
-# Policy that all others are compared with.
+# Policy with which all other policies are compared.
 YARDSTICK = "random"
-# Target accuracy for the metric ``seconds_to_target``.
+# Target accuracy for the ``seconds_to_target`` metric.
 TARGET = 0.6
 
 
 class Fleet(NamedTuple):
-    """Fleet of the benchmark.
+    """Benchmark fleet.
 
     Attributes:
-      config: config of all runs, whose policy ``play`` replaces. Every run shuffles client numbers.
+      config: config of every run before ``play`` sets the policy. Runs shuffle client numbers.
       data: data set that replaces the config's, or None to load the config's data set.
       seconds: early and late times at which accuracy is scored, in simulated seconds.
     """
@@ -65,9 +65,9 @@ def fleets(track: str = "digits", data_dir: str | None = None) -> dict[str, Flee
     """Return the benchmark's fleets by name.
 
     Args:
-      track: one of ``TRACKS``. On ``fashion``, clients train on 1,500 images of Fashion-MNIST, and
-        accuracies are measured on 500 images.
-      data_dir: folder of prepared data sets, for ``fashion`` only.
+      track: one of ``TRACKS``. On ``fashion``, clients train on 1,500 Fashion-MNIST images, and
+        accuracy is measured on 500 test images.
+      data_dir: folder of prepared data sets, used only for ``fashion``.
 
     Raises:
       ConfigError: if the track is unknown, or the data set cannot be read.
@@ -95,12 +95,12 @@ def fleets(track: str = "digits", data_dir: str | None = None) -> dict[str, Flee
     tiers = own.replace(law=Tiers(values=(50.0, 200.0, 800.0), shares=(0.4, 0.4, 0.2)))
     fading = Uniform(total_epsilon=200.0, horizon=24.0, law=LogNormalBudgets(sigma=1.0))
     whole = L1Laplace(clip_norm=1.0, budget=Uniform(total_epsilon=20_000.0, horizon=100.0))
-    # The last third of the clients, the only ones with labels 7 to 9, have smaller budgets. Labels
+    # Only the last third of the clients hold labels 7 to 9, and their budgets are smaller. Labels
     # held by few clients can be learned only with larger steps and less noise.
     shy = Constant(
         total_epsilon=1.0, per_release=100.0, law=PerClient(values=(2000.0,) * 20 + (600.0,) * 10)
     )
-    # Keyed by fleet: config, and the yardstick's mean times for 12 and 60 rounds, in seconds.
+    # Each fleet's config, and the yardstick's mean times for 12 and 60 rounds, in seconds.
     worlds: dict[str, tuple[SimConfig, tuple[float, float]]] = {
         "alike": (base, (10.6, 51.1)),
         "sizes": (base.replace(learning=skewed), (10.6, 51.1)),
@@ -142,7 +142,7 @@ def _by_label(samples: Dataset | None) -> Dataset:
 
 
 def _part(whole: Dataset, train: Any, test: slice, clients: np.ndarray | None = None) -> Dataset:
-    """Return the training and test samples of a data set that two indices select."""
+    """Return the part of a data set selected by a training index and a test index."""
     inputs = np.asarray(whole.x_train)[train], np.asarray(whole.y_train)[train]
     tests = np.asarray(whole.x_test)[test], np.asarray(whole.y_test)[test]
     pixel_max = int(whole.pixel_max) or None

@@ -1,4 +1,4 @@
-"""Heat map of the board. Requires the ``plot`` extra (matplotlib)."""
+"""Heat map of the board's scores. Requires the ``plot`` extra (matplotlib)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import xarray as xr
 from pause_jax.analysis.gauntlet.fleets import YARDSTICK
 from pause_jax.analysis.gauntlet.standings import TIMES
 
-# Limit of the colour scale, in percentage points.
+# Largest lead on the colour scale, in percentage points.
 _LIMIT = 20.0
 
 
 def draw(scores: xr.Dataset, path: pathlib.Path, policy: str | None = None) -> None:
-    """Draw each policy's median lead over the yardstick, by fleet and time.
+    """Draw a heat map of each policy's median lead over the yardstick, by fleet and time.
 
     Policies are sorted by their mean lead over all fleets at the late time, best first.
 

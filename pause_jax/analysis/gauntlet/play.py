@@ -1,4 +1,4 @@
-"""Runs of policies on a benchmark fleet, and their scores."""
+"""Policy runs on a benchmark fleet, and their scores."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def play(
 ) -> xr.Dataset:
     """Run policies in a fleet's worlds, and return the metrics in ``READINGS`` [policy, seed].
 
-    Runs end at the later of the fleet's two times. ``settings`` changes the configs of policies, by
-    path: ``{"pause": {"reward.alpha": 10.0}}``. ``seeds`` is a slice of the ``SEEDS`` worlds of
-    ``root``. The board's worlds have root 0.
+    Runs end at the fleet's late time. ``settings`` maps each policy to the config fields to change,
+    as in ``{"pause": {"reward.alpha": 10.0}}``. ``seeds`` selects some of the ``SEEDS`` worlds that
+    are drawn with the seed ``root``. The board uses root 0.
     """
     early, late = fleet.seconds
     keys = jax.random.split(jax.random.key(root), SEEDS)[seeds]

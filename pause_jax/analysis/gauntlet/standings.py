@@ -1,8 +1,8 @@
-"""Standings of a policy on the board, with intervals that are valid for any distribution.
+"""Policy standings on the board, with distribution-free confidence intervals.
 
-A policy's lead over the yardstick is the median difference between runs in the same world. The
-lead's confidence interval inverts the exact sign test, so its endpoints are the k-th smallest and
-k-th largest differences. All intervals of a policy hold jointly with 95 % confidence (Bonferroni).
+A policy's lead over the yardstick is the median difference in accuracy between runs in the same
+world. Its confidence interval inverts the exact sign test, so the endpoints are the k-th smallest
+and k-th largest differences. A policy's intervals hold jointly with 95 % confidence (Bonferroni).
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ LEVEL = 0.05
 
 
 def standings(scores: xr.Dataset, policy: str, against: str = YARDSTICK) -> pd.DataFrame:
-    """Compare a policy with the others, fleet by fleet.
+    """Compare a policy with the board's other policies on each fleet.
 
     Args:
       scores: data set [policy, fleet, seed] from ``gauntlet``.
-      policy: name of the policy.
-      against: name of the policy to compare with.
+      policy: policy name.
+      against: name of the reference policy.
 
     Returns:
       One row per fleet. For each time, the columns are the mean accuracy in %, the policy's rank (1
-      is best), the number of ranked policies, the median lead over ``against`` in points, the
-      endpoints of the lead's interval, and a mark (``*`` if the interval excludes 0). The last
+      is best) and the number of ranked policies. Next are the median lead over ``against`` in
+      points, its interval's endpoints, and a mark (``*`` if the interval excludes 0). The last
       columns are the means of the other metrics.
 
     Raises:
-      ConfigError: if the data set does not contain a policy with one of the names.
+      ConfigError: if the data set does not contain ``policy`` or ``against``.
     """
     for name in (policy, against):
         if name not in scores.policy:
@@ -66,12 +66,12 @@ def standings(scores: xr.Dataset, policy: str, against: str = YARDSTICK) -> pd.D
 def interval(differences: np.ndarray, together: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """Return a confidence interval for the median of differences [..., S], infinite for small S.
 
-    ``together`` such intervals hold jointly with 95 % confidence. Ties do not narrow an interval.
+    With 95 % confidence, ``together`` intervals hold jointly. Ties do not narrow an interval.
     """
     number = differences.shape[-1]
     beyond = scipy.stats.binom.cdf(np.arange(number), number, 0.5)
     ordered = np.sort(differences, axis=-1)
-    # k in the module docstring, the largest k with 2 P(Binomial(S, 1/2) < k) <= level.
+    # This is k in the module docstring, the largest k with 2 P(Binomial(S, 1/2) < k) <= level.
     cut = int(np.sum(2 * beyond <= LEVEL / together))
     if not 0 < cut <= number // 2:
         unknown = np.full(differences.shape[:-1], np.inf)
@@ -82,8 +82,8 @@ def interval(differences: np.ndarray, together: int = 1) -> tuple[np.ndarray, np
 def formatted(table: pd.DataFrame) -> pd.DataFrame:
     """Format a policy's :func:`standings` as text, for a terminal or a paper.
 
-    A row has the mean accuracy, the rank, and the median lead with its interval at each time. ``*``
-    marks intervals that exclude 0. Cells are ``-`` if the policy cannot run on the fleet.
+    Each row has the mean accuracy, the rank, and the median lead with its interval at each time.
+    ``*`` marks intervals that exclude 0. Cells are ``-`` if the policy cannot run on the fleet.
     """
     rows = {
         fleet: {
@@ -107,7 +107,7 @@ _CELLS = (
 
 
 def conclusion(table: pd.DataFrame, policy: str, against: str = YARDSTICK) -> str:
-    """State, for the early and late times, on which fleets a policy is ahead or behind."""
+    """State on which fleets a policy is ahead or behind at the early and late times."""
     sentences = []
     for time in TIMES:
         ran = table[table[time].notna()]

@@ -29,10 +29,10 @@ def write(
 
     Args:
       result: data set from ``sweep``, or a loaded ``data.nc``.
-      path: path of the HTML file.
+      path: path for the HTML file.
       target: accuracy for the time-to-target comparison, in (0, 1].
       against: reference config of the comparison (default: see ``analysis.comparison.compare``).
-      title: title of the page.
+      title: page title.
 
     Returns:
       Path of the HTML file.

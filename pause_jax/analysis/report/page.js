@@ -1,5 +1,5 @@
 "use strict";
-// Interpret Vega's expressions, because the page's policy forbids eval.
+// Interpret Vega expressions, because the page's Content-Security-Policy forbids eval.
 const options = {
   renderer: "svg",
   ast: true,

@@ -88,7 +88,7 @@ def render(result: xr.Dataset, target: float, against: str | None, title: str) -
 
 
 def _privacy(result: xr.Dataset) -> tuple[summary.Table | None, dict[str, list[str]]]:
-    """Return the ledger table (None if a custom class is not loaded) and the notes by section."""
+    """Return the ledger table (None if a custom class is not loaded) and each section's notes."""
     try:
         books = ledger_table.ledgers(result)
         return tables.privacy(books), {

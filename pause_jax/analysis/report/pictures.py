@@ -1,4 +1,4 @@
-"""Charts of a report as Vega-Lite specifications, with a limited number of points."""
+"""Report charts as Vega-Lite specifications, with a limited number of points."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Picture(NamedTuple):
 
 
 def against_time(result: xr.Dataset, target: float) -> Picture | None:
-    """Plot test accuracy (or loss) against simulated time, or return None if all are non-finite."""
+    """Plot test accuracy (or loss) against simulated time. Return None if no value is finite."""
     if not learns(result):
         return None
     curves = progress(result)
@@ -52,7 +52,7 @@ def against_time(result: xr.Dataset, target: float) -> Picture | None:
     what = "test accuracy" if accuracy else "test loss"
     return _picture(
         f"{what.capitalize()} against simulated time",
-        "Each point is an evaluation, at the mean simulated time over seeds.",
+        "Each point is an evaluation, plotted at its mean simulated time over seeds.",
         curves,
         result,
         ("simulated seconds", f"{what}, %" if accuracy else what),
@@ -90,7 +90,7 @@ def regret(result: xr.Dataset) -> Picture | None:
 
 def versions(result: xr.Dataset) -> Picture:
     """Plot server steps against simulated seconds."""
-    words = "Each server step (or round) creates a new version of the model."
+    words = "Each server step (or round) creates a new model version."
     curves = over_time(result["round"].broadcast_like(result.clock), result.clock)
     labels = "simulated seconds", "server steps"
     return _picture("Server steps against simulated time", words, curves, result, labels)
@@ -105,7 +105,7 @@ def in_flight(result: xr.Dataset) -> Picture:
 
 
 def staleness(result: xr.Dataset) -> Picture:
-    """Plot the percentage of answers with each staleness."""
+    """Plot the staleness distribution of updates, in percent."""
     each = result.staleness.stack(answer=("round", "slot")).transpose("config", "seed", "answer")
     most = int(each.max())
     # The staleness of an empty slot is -1.
@@ -113,9 +113,9 @@ def staleness(result: xr.Dataset) -> Picture:
     share = 100 * number / np.maximum(number.sum(axis=2, keepdims=True), 1)
     axes = {"config": result.config, "seed": result.seed, "round": np.arange(most + 1)}
     curves = _overlapping(by_round(xr.DataArray(share, axes)), 1)
-    words = "Staleness: number of server steps from a client's start until its update is averaged."
-    labels = "staleness, server steps", "% of answers"
-    return _picture("Staleness of answers", words, curves, result, labels)
+    words = "Staleness: server steps from a client's start until its update is averaged."
+    labels = "staleness, server steps", "% of updates"
+    return _picture("Staleness of updates", words, curves, result, labels)
 
 
 def _overlapping(curves: dict[str, Curve], first: int) -> dict[str, Curve]:
@@ -126,7 +126,7 @@ def _overlapping(curves: dict[str, Curve], first: int) -> dict[str, Curve]:
 
 def participation(result: xr.Dataset, found: dict[str, Participation]) -> Picture:
     """Plot the share of rounds in which each client took part."""
-    words = "Flat curve: equal participation. Falling curve: fast clients take part more often."
+    words = "Flat curve: equal participation. Falling curve: faster clients take part more often."
     if any(each.seconds is None for each in found.values()):
         words = "Clients are sorted by number, because their expected latencies are unknown."
     return _picture("Participation per client", words, by_client(found), result, labels_of(found))

@@ -1,4 +1,4 @@
-"""Tables of a report. Cells are plain text, which the page's template escapes."""
+"""Report tables. Cells are plain text, which the page's template escapes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pause_jax.analysis.summary import Table
 
 Places = NDArray[np.intp]
 
-# Maximum number of columns for distinct budgets. With more budgets, split clients into thirds.
+# Maximum number of columns for distinct budgets. If there are more, split clients into thirds.
 _TIERS = 5
 
 
 def merits(result: xr.Dataset, target: float) -> Table:
-    """Return the table of results, with the same cells as the terminal table."""
+    """Return the results table, with the same cells as the terminal table."""
     found = summary.merits(summary.summary(result, target), target)
     title = f"{found.title[0].upper()}{found.title[1:]}"
     headings = ("config", *found.headings[1:])
@@ -30,7 +30,7 @@ def merits(result: xr.Dataset, target: float) -> Table:
 
 
 def differing(result: xr.Dataset) -> Table:
-    """Return the table of differing fields, with each field's values and the configs using them."""
+    """Return the table of differing fields, with each field's values and their configs."""
     rows = []
     for path, values in summary.varied_fields(result).items():
         configs: dict[str, list[str]] = {}
@@ -96,7 +96,7 @@ def privacy(books: dict[str, Ledger]) -> Table:
 
 
 def participation(result: xr.Dataset, found: dict[str, Participation]) -> Table:
-    """Return the table of fairness, and of participation by speed if client speeds are known."""
+    """Return the table of fairness and, if client speeds are known, of participation by speed."""
     fairness, error = metrics.mean_and_error(metrics.participation_fairness(result))
     ordered = all(each.seconds is not None for each in found.values())
     rows = []
@@ -144,7 +144,7 @@ def left_behind(result: xr.Dataset, found: dict[str, Participation]) -> Table | 
         rows.append((name, *map(_percent, groups.values())))
     caption = (
         "Final accuracy on clients' held-out samples, in %. Activity is the number of "
-        "participations. Only the simulator knows these accuracies. Clients do not send accuracies."
+        "participations. Only the simulator knows these accuracies. Clients do not send them."
     )
     return Table("Who is left behind", ("config", *groups), tuple(rows), caption)
 
@@ -157,7 +157,7 @@ def _percent(values: NDArray[np.floating]) -> str:
 def _by_budget(result: xr.Dataset) -> tuple[tuple[str, ...], dict[str, list[Places]]] | None:
     """Group clients by budget, or return None if each config's budgets are equal or not recorded.
 
-    Returns the names of the groups and, by config, the indices of each group's clients in a
+    Returns the group names and, for each config, the indices of each group's clients in a
     flattened [seed, client] array. Padding and clients with unlimited budgets are excluded.
     """
     if "budget" not in result.variables:
@@ -198,8 +198,8 @@ def by_budget(result: xr.Dataset) -> Table | None:
             for what in ("budget", "spent")
         )
         rows.append((name, *(_share(budget[place], spent[place]) for place in places)))
-    words = "Mean share of the budget that a client spent, with the mean budget if budgets differ."
-    return Table("Budget spent, by size of budget", ("config", *headings), tuple(rows), words)
+    words = "Mean share of its budget that a client spent, with the mean budget if budgets differ."
+    return Table("Budget spent, by budget size", ("config", *headings), tuple(rows), words)
 
 
 def _share(budget: np.ndarray, spent: np.ndarray) -> str:
@@ -210,11 +210,11 @@ def _share(budget: np.ndarray, spent: np.ndarray) -> str:
 
 
 def answers(result: xr.Dataset) -> Table:
-    """Return the table of answers per second, useful updates, staleness and waiting time."""
+    """Return the table of update rates, staleness and waiting time."""
     seconds = metrics.simulated_seconds(result)
     answered = result.staleness >= 0
     columns = {
-        "answers / s": answered.sum(("round", "slot")) / seconds,
+        "updates / s": answered.sum(("round", "slot")) / seconds,
         "useful updates / s": result.useful.sum("round") / seconds,
         "staleness": result.staleness.where(answered).mean(("round", "slot")),
         "wait, s": result.waiting.mean("round"),
@@ -225,10 +225,10 @@ def answers(result: xr.Dataset) -> Table:
         for name in result.config.values
     ]
     words = (
-        "Useful updates: sum of the averaged updates' staleness factors. Wait: time from a "
-        "client's answer to the server step. Means over seeds."
+        "Useful updates: sum of the averaged updates' staleness factors. Wait: mean time from an "
+        "update's arrival to the server step. Means over seeds."
     )
-    return Table("Answers and staleness", ("config", *columns), tuple(rows), words)
+    return Table("Updates and staleness", ("config", *columns), tuple(rows), words)
 
 
 def attributes(result: xr.Dataset) -> Table:

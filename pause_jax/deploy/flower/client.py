@@ -73,13 +73,13 @@ def introduce(app: ClientApp) -> ClientApp:
 def answer(
     app: ClientApp, *, loss: Loss | None = None, features: Features | None = None
 ) -> ClientApp:
-    """Register query handlers that answer a policy's questions, and return the app.
+    """Register handlers that answer a policy's queries, and return the app.
 
     The answers are sent without noise, because the mechanism protects only updates.
 
     Args:
       app: client app.
-      loss: function (arrays of the global model, mini-batch size or None for all samples, context)
+      loss: function (global model arrays, mini-batch size or None for all samples, context)
         -> mean loss on the client's data; required for Power-of-Choice and FedCor.
       features: function (context) -> F features of the client's next round
         (``Latency.features``); required for RBCS-F and FedCS.
@@ -152,7 +152,7 @@ class Ledger:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the budget allows no more releases."""
+        """Whether the remaining budget is too small for another release."""
         return bool(self.privacy.budget.exhausted(jnp.asarray(self.participations + 1)))
 
     def has(self, **remarks: Any) -> bool:
@@ -201,9 +201,9 @@ class PrivateRelease:
     """Flower mod that privatizes a client app's updates, regardless of the server's instructions.
 
     Add it with ``ClientApp(mods=[PrivateRelease(privacy, "budget.jsonl")])``. The mod flattens the
-    change in the float arrays into one update, privatizes it using the epsilon of the client's next
-    participation, and replies with the received arrays plus the privatized update. Other arrays are
-    returned as received. The only metrics in the reply are the mod's three metrics and the metrics
+    change in the float arrays into one update, and privatizes it with the epsilon of the client's
+    next participation. It replies with the received float arrays plus the privatized update, and
+    returns other arrays as received. The reply's only metrics are the mod's three metrics and those
     listed in ``clear``. A client with a spent budget does not train. A client releases at most one
     update per round.
 
@@ -225,10 +225,10 @@ class PrivateRelease:
         Args:
           privacy: mechanism and budget. ``budget.law`` must not be random. The law determines the
             client's budget from its number (``partition-id`` in the node's config).
-          ledger: file of the client's releases (:class:`Ledger`). Keys in braces are replaced with
-            their values in the node's config, as in ``"ledgers/{partition-id}.jsonl"``.
-          clear: names of the metrics that are sent without noise.
-          seed: seed of the noise, combined with the node's ``partition-id`` and the release number.
+          ledger: file for the client's releases (:class:`Ledger`). Keys in braces are replaced with
+            values from the node's config, as in ``"ledgers/{partition-id}.jsonl"``.
+          clear: names of metrics to send without noise.
+          seed: noise seed, combined with the node's ``partition-id`` and the release number.
             Set a seed only in tests, because predictable noise provides no privacy. By default,
             the noise of every release uses fresh entropy from the operating system.
 
@@ -302,7 +302,7 @@ class PrivateRelease:
         return Message(RecordDict(records), reply_to=message)
 
     def ledger(self, context: Context) -> Ledger:
-        """Return the ledger of the client with this context.
+        """Return the ledger of the client whose context is ``context``.
 
         Raises:
           ConfigError: if the ledger is invalid, or the node's config lacks a key in the path.

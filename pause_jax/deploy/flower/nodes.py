@@ -35,9 +35,9 @@ class TimedGrid:
     transport, waiting and training. The error is at most ``poll_seconds`` plus one poll's duration.
 
     Attributes:
-      nodes: id of the node that each message of the last call was sent to, keyed by message id.
+      nodes: destination node id of each message in the last call, keyed by message id.
         Error replies from the SuperLink do not contain the node id.
-      seconds: latency of each answered message of the last call, keyed by message id.
+      seconds: latency of each answered message in the last call, keyed by message id.
     """
 
     def __init__(self, grid: Grid, poll_seconds: float = 0.1):

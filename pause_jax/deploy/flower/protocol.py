@@ -1,4 +1,4 @@
-"""Names, error codes and update format of the messages between strategy and clients."""
+"""Names, error codes and update format of messages between the strategy and clients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WHO = "client_number"
 ASK_WHO = f"query.{WHO}"
 # Key of the client number in a node's configuration, as in Flower's examples and simulation.
 NUMBER = "partition-id"
-# Name of each question's query action, and of the metric that contains the answer.
+# Name of each query's action, which is also the name of the metric in the answer.
 NAMES = {"loss": "pause_loss", "features": "pause_features"}
 BATCH = "pause-batch-size"
 

@@ -1,4 +1,4 @@
-"""Flower strategy that chooses clients using a policy, and averages their models."""
+"""Flower strategy that chooses clients with a policy, and averages their models."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class _MetricsWithLoss(_Metrics):
 
 
 class Played(NamedTuple):
-    """Outcome of a round.
+    """Round outcome.
 
     Attributes:
       seconds: latency of each client that answered, in seconds.
@@ -85,7 +85,7 @@ class Played(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Valid reply of a client, with the trained model, metrics and latency in seconds."""
+    """Valid client reply, with the trained model, metrics and latency in seconds."""
 
     arrays: dict[str, NDArray[Any]]
     metrics: Mapping[str, Any]
@@ -99,9 +99,9 @@ class PauseStrategy(Strategy):
     the returned models, weighted by the policy. A client fails if it answers with an error, with
     invalid arrays or metrics, or too late. A client that reports a spent budget is not chosen
     again. If a policy queries clients, pass each client app to :func:`answer` beforehand. A policy
-    that reads losses needs the metric ``loss``, and can use ``square-loss`` (default: the
-    square of ``loss``). ``config.learning`` provides only the sizes of data, local work and
-    updates. The fields ``availability``, ``availability_trace``, ``max_seconds``, ``deadline``,
+    that reads losses needs the ``loss`` metric, and can use ``square-loss`` (default: the
+    square of ``loss``). ``config.learning`` determines only data sizes, local work and update
+    sizes. The fields ``availability``, ``availability_trace``, ``max_seconds``, ``deadline``,
     ``wait_for``, ``dropout``, ``stale_updates`` and ``when_spent`` are ignored.
 
     The strategy has no federated evaluation, because the clients' metrics would be sent without
@@ -135,9 +135,9 @@ class PauseStrategy(Strategy):
           key: typed PRNG key, as for a simulation. Ignored if a saved state is resumed.
           state: folder for the saved state, created if missing (default: nothing is saved).
             ``selector.npz`` contains the policy's state, saved before and after each round's
-            training. ``fleet.csv`` contains the latency of every answer, for ``pause-jax fit`` and
-            ``Traces``.
-          data_size: number of samples of each client [K], as in ``Selector``.
+            training. ``fleet.csv`` contains the latency of each valid reply, for ``pause-jax fit``
+            and ``Traces``.
+          data_size: number of samples per client [K], as in ``Selector``.
           update_size: d, number of entries in an update, for a policy that reads updates.
           seconds: source of latencies, ``stamped`` for times measured by this server
             (:class:`TimedGrid`), or ``reported`` for each client's ``pause-seconds`` metric, which
@@ -205,8 +205,8 @@ class PauseStrategy(Strategy):
 
         Raises:
           ConfigError: if ``timeout`` is out of range, no connected client has a client
-            number, the policy reads updates and ``update_size`` does not match the model, or the
-            state cannot be saved.
+            number, ``update_size`` does not match the model (for a policy that reads updates), or
+            the state cannot be saved.
         """
         if timeout is not None:
             self._timeout = check_seconds("timeout", timeout)
@@ -333,7 +333,7 @@ class PauseStrategy(Strategy):
     def _answers(
         self, present: dict[int, int], arrays: ArrayRecord, grid: TimedGrid
     ) -> tuple[set[int], dict[int, Any] | None]:
-        """Return the available clients and their answers (None if the policy asks no question).
+        """Return the available clients and their answers (None if the policy sends no query).
 
         If a client sends no loss, the policy learns nothing about it. A client that sends no
         features is unavailable in this round. ``present`` maps clients to their nodes.
@@ -353,7 +353,7 @@ class PauseStrategy(Strategy):
     def _ask(
         self, question: Question, client_of: dict[int, int], arrays: ArrayRecord, grid: TimedGrid
     ) -> dict[int, Any]:
-        """Ask the nodes in ``client_of``, and return the valid answers keyed by client number."""
+        """Query the nodes in ``client_of``, and return the valid answers keyed by client number."""
         name = NAMES[question.wants]
         config = ConfigRecord({ROUND: question.round, BATCH: question.batch_size or 0})
         content = RecordDict({"config": config})
@@ -418,7 +418,7 @@ class PauseStrategy(Strategy):
 
 
 def _resumed(path: pathlib.Path, fresh: Selector) -> Selector:
-    """Load the selector at ``path`` and close an open round. Return ``fresh`` if no file exists."""
+    """Load the selector at ``path`` and close any open round. Without a file, return ``fresh``."""
     if not path.is_file():
         return fresh
     saved = Selector.load(path, fresh.config)
@@ -451,7 +451,7 @@ def _read(
 ) -> Answer:
     """Return the answer in a reply, validated against the arrays that were sent.
 
-    The latency is ``stamped`` or, if None, the metric ``pause-seconds``. The metric ``loss`` is
+    The latency is ``stamped`` or, if None, the ``pause-seconds`` metric. The ``loss`` metric is
     required if ``needs_loss`` is True. Raise ConfigError if the reply is invalid.
     """
     _, record = only(content.array_records, "its reply", "ArrayRecord")
@@ -483,7 +483,7 @@ def _read(
 
 
 def average(answers: Mapping[int, Answer], weights: Mapping[int, float]) -> ArrayRecord | None:
-    """Return the models' weighted mean, or None if no client answered. Weights sum to one."""
+    """Return the weighted mean of the models, or None if no client answered. Weights sum to one."""
     if not answers:
         return None
     mean = {}
