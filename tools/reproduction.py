@@ -93,17 +93,18 @@ BSFL = (
 )  # fmt: skip
 HEAD = """# Reproduction
 
-Every figure and table with results in both papers has an experiment in a folder of `experiments/`.
-The folder contains a README, a picture, the output (`output.txt`) and a verdict on each claim
-(`verdicts.jsonl`). `make experiment NAME=folder` runs the experiment. Image experiments also need
-`DATA_DIR=folder`, a folder of data sets prepared by tensorflow-datasets. To resume an interrupted
-experiment, run the same command again. Times are for 2 CPU cores.
+Every figure and table with results in the two papers has an experiment in a subfolder of
+`experiments/`. The subfolder contains a README, plots, the output (`output.txt`) and a verdict on
+each claim (`verdicts.jsonl`). `make experiment NAME=folder` runs the experiment. Image experiments
+also need `DATA_DIR=folder`, where the folder contains data sets prepared by tensorflow-datasets. To
+resume an interrupted experiment, run the same command again. Unless noted otherwise, times are for
+2 CPU cores.
 
-One rule (`experiments/common/claims.py`) determines all verdicts. The program of each figure lists
-the claims about the figure, with bounds and targets that do not depend on the runs. All intervals
-of a figure hold jointly with 95 % confidence (Bonferroni correction over the claims). The rule is
-newer than most runs. We therefore knew the results of these runs when we chose the bounds that the
-papers do not state.
+One rule (`experiments/common/claims.py`) determines all verdicts. Each figure's program lists the
+claims about the figure, with bounds and targets that do not depend on the runs. All intervals for a
+figure hold jointly with 95 % confidence (Bonferroni correction over the claims). We wrote the rule
+after most of the runs. When we chose bounds that the papers do not state, we therefore knew the
+results of these runs.
 
 - **confirmed**: every value in the interval satisfies the claim. **refuted**: no value in the
   interval satisfies the claim.
@@ -113,10 +114,10 @@ papers do not state.
   also hold at the critical value for lognormal differences.
 - **not decidable here**: the interval contains a bound, although at least three seeds ran. With the
   measured mean and spread, 80 % power would require more than 20 seeds. The evidence states the
-  required number of seeds. The number of additional seeds is fixed in advance, regardless of the
+  required number of seeds. We fix the number of additional seeds in advance, regardless of the
   interval.
-- **compatible**: the claim passed a test that could have rejected the claim. Passing this test does
-  not confirm the claim.
+- **compatible**: the claim passed a test that could have rejected it. Passing this test does not
+  confirm the claim.
 - **holds**, **fails**: an exact computation without randomness decided the claim.
 
 `tools/reproduction.py` writes this page."""
