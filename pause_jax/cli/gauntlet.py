@@ -91,11 +91,13 @@ def gauntlet(
     scores.to_netcdf(folder / "scores.nc", engine="h5netcdf")
     table.to_csv(folder / "standings.csv")
     (folder / "standings.md").write_text(text.to_markdown(disable_numparse=True), "utf-8")
-    (folder / "standings.tex").write_text(standings.latex(text, label), "utf-8")
+    setting = f"{track} track, other policies with {'tuned' if tuned else 'default'} parameters"
+    (folder / "standings.tex").write_text(standings.latex(text, label, setting), "utf-8")
     picture.draw(scores, folder / "heatmap.pdf", label)
     rows = ([str(fleet), *row] for fleet, row in text.T.items())
     Console().print(make_table([word(x) for x in ("fleet", *text.columns)], rows))
     typer.echo(standings.conclusion(table, label))
+    typer.echo(f"Clients send without noise: {', '.join(chosen.releases) or 'nothing'}.")
     typer.echo(f"Written to {folder}/")
 
 

@@ -30,7 +30,11 @@ RECORD = ("clients", "clock")
 # Ties aside, these policies choose by what they know of a client and not by its number.
 @pytest.mark.parametrize(
     "policy",
-    [Genie(), FedCs(), TolerantFirst(), PowerOfChoice(candidates=K)],
+    [
+        Genie(),
+        PowerOfChoice(candidates=K),
+        *(pytest.param(policy, marks=pytest.mark.nightly) for policy in (FedCs(), TolerantFirst())),
+    ],
     ids=lambda policy: policy.name,
 )
 def test_policy_that_ignores_numbers_chooses_the_same_clients(policy):

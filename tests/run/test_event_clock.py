@@ -169,8 +169,15 @@ def queue_of(config: SimConfig) -> EventQueue:
 RECORD = ("clients", "staleness", "in_time", "answered", "took", "clock", "counts")
 
 
+# Others have the same parts.
+NIGHTLY = ("more_slots_than_buffer", "pairs", "paced_pairs")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(x, marks=[pytest.mark.nightly] * (x in NIGHTLY)) for x in CONFIGS],
+)
 def test_run_matches_the_event_queue(name):
     config = CONFIGS[name]
     result, queue = jax.device_get(simulate(config, KEY, record=RECORD)), queue_of(config)

@@ -185,10 +185,15 @@ def slow(name: str):
     return simulator.run(), simulator
 
 
-@pytest.mark.parametrize(
-    "name",
-    [name if name == "pause" else pytest.param(name, marks=pytest.mark.slow) for name in CONFIGS],
-)
+# Others have the same parts.
+NIGHTLY = ("three_epochs", "local_steps", "projected")
+
+
+def marks(name: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] * (name != "pause") + [pytest.mark.nightly] * (name in NIGHTLY)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in CONFIGS])
 def test_run_matches_algorithm_1(name):
     expected, _ = slow(name)
     result = simulate(CONFIGS[name], KEY, client_batch=CLIENT_BATCH.get(name))

@@ -131,7 +131,11 @@ def _noise(budget: Schedule, sensitivity: float = 0.003) -> PerCoordinateLaplace
 @functools.cache
 def _fashion(data_dir: str | None) -> Dataset:
     """Return the first 1,500 training and 500 test images of Fashion-MNIST."""
-    return _part(FashionMnist(data_dir=data_dir).load(), slice(1500), slice(500))
+    try:
+        whole = FashionMnist(data_dir=data_dir).load()
+    except ConfigError as error:
+        raise ConfigError(f"The fashion track needs data_dir (--data-dir). {error}") from None
+    return _part(whole, slice(1500), slice(500))
 
 
 def _by_label(samples: Dataset | None) -> Dataset:

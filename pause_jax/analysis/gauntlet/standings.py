@@ -123,11 +123,11 @@ def _named(fleets: pd.Index, number: int) -> str:
     return f"{len(fleets)} of {number} fleets" + (f" ({listed(fleets)})" if len(fleets) else "")
 
 
-def latex(text: pd.DataFrame, policy: str, against: str = YARDSTICK) -> str:
-    """Return formatted standings as a LaTeX table (booktabs) with a caption."""
+def latex(text: pd.DataFrame, policy: str, setting: str, against: str = YARDSTICK) -> str:
+    """Return formatted standings as a LaTeX table (booktabs), whose caption names the setting."""
     caption = (
-        f"Gauntlet version {VERSION}: accuracy of {policy}, its rank, and its median lead over "
-        f"{against} in points, with intervals that hold jointly with 95\\,\\% confidence."
+        f"Gauntlet version {VERSION} ({setting}): accuracy of {policy}, its rank, and its median "
+        f"lead over {against} in points, with intervals that hold jointly with 95\\,\\% confidence."
     ).replace("_", r"\_")
     rows = text.reset_index()
     return str(rows.to_latex(index=False, escape=True, caption=caption, column_format="lrrrrrr"))
