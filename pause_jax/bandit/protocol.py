@@ -73,7 +73,7 @@ class Observation(NamedTuple):
       clock: simulated time of the observation in seconds, or NaN if the server has no clock.
       server_loss: function from aggregation weights [m] to the validation loss of the previous
         model plus the weighted updates, or None if the server has no validation samples.
-      staleness: int [m], server steps from a client's start to averaging (0 in synchronous rounds).
+      staleness: int [m], server steps from training start to averaging (0 in synchronous rounds).
     """
 
     latency: Float[Array, " m"]

@@ -47,8 +47,8 @@ def generalization_reward(
     """Compute the generalization reward g_k before round t (PAUSE, Eq. 8, and BSFL, Eq. 4).
 
     The reward measures how underused a client's data is. With x = m * share_k - T_k(t - 1) / t, g_k
-    = ``|x|^beta * sign(x)``. The g_k are in [-1, 1] if no share_k exceeds 1 / m. T_k are the
-    ``counts``, and share_k is d_k / sum(d), where d_k = quality * data size.
+    = ``|x|^beta * sign(x)``. The g_k are in [-1, 1] if no share_k exceeds 1 / m. ``counts``
+    contains T_k, and share_k is d_k / sum(d), where d_k = quality * data size.
     """
     rate = counts.astype(share.dtype) / jnp.asarray(round, share.dtype)
     x = num_selected * share - rate

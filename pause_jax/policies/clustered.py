@@ -205,7 +205,7 @@ def _pour(
 ) -> NDArray[np.float64]:
     """Pour the masses of clients ``in_turn`` into the bins one by one, and return the bins."""
     poured, room = mass[in_turn], capacity - bins.sum(axis=1)
-    # Cumulative mass at the end of each client, and cumulative room at the end of each bin.
+    # Cumulative mass after each client, and cumulative room after each bin.
     ends, full = np.cumsum(poured)[None, :], np.cumsum(room)[:, None]
     overlap = np.minimum(ends, full) - np.maximum(ends - poured[None, :], full - room[:, None])
     bins = bins.copy()

@@ -57,7 +57,7 @@ class FedCor(PolicyConfig):
       interval: number of rounds from one random cohort to the next, after the warm-up.
       features: F, number of rows of X.
       steps: number of Adam steps per fit.
-      step_size: step size of Adam.
+      step_size: Adam step size.
       window: number of earlier rounds that each fit includes in addition to the last round.
       discount: factor by which a loss change's weight in the log-likelihood decays per round.
       annealing: alpha, factor applied to a client's score for each choice since the last fit.

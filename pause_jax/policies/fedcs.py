@@ -28,9 +28,9 @@ from pause_jax.policies.choose import (
 class FedCs(PolicyConfig):
     """Greedy admission of the candidates that lengthen the round least, up to a deadline.
 
-    Random candidates report their resources, which determine their expected latencies. The upload
-    takes a fraction ``upload_share`` of this latency, and local training takes the remaining time.
-    Clients upload one after another while other clients still train. At most m clients are
+    Randomly drawn candidates report their resources, which determine their expected latencies. The
+    upload takes a fraction ``upload_share`` of this latency, and local training takes the remaining
+    time. Clients upload one after another while other clients still train. At most m clients are
     accepted, and the remaining slots stay empty.
 
     Only the selection rule assumes sequential uploads. Simulated uploads run in parallel.

@@ -45,7 +45,7 @@ class GreedyFed(PolicyConfig):
 
     Attributes:
       sweeps: number of permutations in which each client in the cohort comes first.
-      tolerance: largest negligible difference in value. Once a coalition's value is this close to
+      tolerance: largest value difference treated as 0. Once a coalition's value is this close to
         the whole cohort's, the remaining clients in the permutation contribute 0. If the whole
         cohort changes the loss by less than this, all Shapley values in the round are 0.
     """

@@ -178,7 +178,7 @@ def _best_events(
 
 
 def _fit(direction: np.ndarray, seen0: np.ndarray, seen1: np.ndarray) -> dict[str, Score]:
-    """Fit scores, keyed by name. Each score detects one type of noise or fault."""
+    """Fit scores, and return them keyed by name. Each score detects one type of noise or fault."""
     mean0, mean1 = seen0.mean(axis=0), seen1.mean(axis=0)
     touched = direction != 0
 

@@ -64,7 +64,7 @@ def upper_quantile(log_probability: Array) -> Array:
 
 
 def above(key: Array, log_probability: Array) -> Array:
-    """Draw normal N given N >= x (exact in far tails), for log P(N >= x) = ``log_probability``."""
+    """Draw normal N given N >= x, for log P(N >= x) = ``log_probability`` (exact in far tails)."""
     drawn = log_probability - jax.random.exponential(key, dtype=log_probability.dtype)
     # A probability of exactly 1 has no finite quantile.
     return upper_quantile(jnp.minimum(drawn, -(2.0**-25)))

@@ -257,7 +257,7 @@ def anneal(
     """Run ``chains`` independent chains and return the best set that any of them visited.
 
     Args:
-      key: random key for ties, initial sets and steps.
+      key: random key for tie-breaking, initial sets and steps.
       problem: maximisation problem of the round.
       num_selected: m, cohort size.
       available: bool [K], or None if all clients are available.
@@ -303,7 +303,7 @@ class Annealing(Search):
 
     Attributes:
       neighbourhood: ``pause``, ``alsa`` or ``vanilla``.
-      steps: steps per chain and round (authors: 500 for their small network, 3,000 for the large).
+      steps: steps per chain and round (authors: 500 in the small network, 3,000 in the large one).
       chains: number of independent chains. The best set found by any chain is selected.
       cooling: kappa, divisor of the temperature (1 in the paper; 30 or 70 in the authors' runs).
     """

@@ -42,10 +42,10 @@ def exact(
     """Maximise ``min index + sum weight`` over sets of ``num_selected`` clients, exactly.
 
     Sort the clients by descending index. A set whose lowest index is at place j lies within the
-    first j clients, so its energy is at most index_(j) plus their m largest weights. The m of these
-    clients with the largest weights attain at least this bound, because their indices are at least
-    index_(j). The best prefix therefore yields the optimum in Eq. (14) of PAUSE. (The paper assumes
-    that finding the optimum requires an exhaustive search.)
+    first j clients, so its energy is at most index_(j) plus their m largest weights. Among these,
+    the m clients with the largest weights attain at least this bound, because their indices are at
+    least index_(j). The best prefix therefore yields the optimum in Eq. (14) of PAUSE. (The paper
+    assumes that finding the optimum requires an exhaustive search.)
 
     Sets with the same infinite lowest index are compared by their weight sums.
 
@@ -116,7 +116,7 @@ def _total_of_heaviest(
     place: Float[Array, "K K"],
     num_selected: int,
 ) -> Float[Array, " K"]:
-    """Sum each cohort's weights in descending order, so equal weights have bitwise equal sums.
+    """Sum each cohort's weights in descending order, to make sums of equal weights bitwise equal.
 
     Row j of ``cohort`` is the mask of cohort j. Row j of ``place`` numbers the members of cohort j
     from 1 to m by descending weight. Masked sums with at most one nonzero term sort the weights.
@@ -201,8 +201,8 @@ def best_prefix(index: Array, weight: Array, num_selected: int) -> Array:
     block to block. A second scan inserts the weights one by one, for all blocks in parallel.
     The m sorted weights are summed in a fixed order, so equal weights have bitwise equal sums.
 
-    ``index`` must be descending. Both arrays are -inf at places without a client. Ties are
-    broken by the larger weight sum, then by the shorter prefix. Fewer than m clients yield m - 1.
+    ``index`` must be descending. Both arrays are -inf at places without a client. Ties are broken
+    by the larger weight sum, then by the shorter prefix. Fewer than m clients yield m - 1.
     """
     last = num_selected - 1
     top = lax.top_k(weight[:num_selected], num_selected)[0]
