@@ -15,8 +15,8 @@ class Selection(NamedTuple):
 
     Attributes:
       clients: int32 [m], distinct client numbers.
-      weights: float [m], aggregation weights, PAUSE (2). A weight of 0 marks an empty slot,
-        whose client does not take part, for example if fewer than m clients are available.
+      weights: float [m], aggregation weights (PAUSE, Eq. 2). A weight of 0 marks an empty slot.
+        Its client does not take part, for example if fewer than m clients are available.
     """
 
     clients: Int[Array, " m"]
@@ -32,7 +32,7 @@ class Info(NamedTuple):
     """Diagnostics of a selection, used only for recording. Undefined entries are NaN.
 
     Attributes:
-      energy: energy of the cohort, PAUSE (18), computed by the search that selected it.
+      energy: cohort energy (PAUSE, Eq. 18), computed by the search that selected the cohort.
       optimality_gap: energy of the exact optimum minus ``energy`` (0 for exact searches).
       acceptance_rate: fraction of annealing steps in which the proposed move was accepted.
     """
@@ -73,7 +73,7 @@ class Observation(NamedTuple):
       clock: simulated time of the observation in seconds, or NaN if the server has no clock.
       server_loss: function from aggregation weights [m] to the validation loss of the previous
         model plus the weighted updates, or None if the server has no validation samples.
-      staleness: int [m], server steps from start to averaging (0 if rounds do not overlap).
+      staleness: int [m], server steps from training start to averaging (0 in synchronous rounds).
     """
 
     latency: Float[Array, " m"]

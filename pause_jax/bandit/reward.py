@@ -1,6 +1,6 @@
-"""Additive rewards of clients, the energy of a cohort, and the reward of a round.
+"""Additive client rewards, cohort energy and round reward.
 
-Source: Peleg et al. 2025, PAUSE (7)-(10) and (18); data quality from Ben Ami et al. 2025, BSFL (4).
+Source: Peleg et al. 2025 (PAUSE), Eqs. (7)-(10) and (18); Ben Ami et al. 2025 (BSFL), Eq. (4).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class Reward(Config):
-    """Parameters of a round's reward, speed + alpha * generalization + gamma * privacy.
+    """Parameters of the round reward, speed + alpha * generalization + gamma * privacy.
 
     Attributes:
       alpha: weight of the generalization reward, >= 0.
@@ -44,11 +44,11 @@ def generalization_reward(
     num_selected: int,
     exponent: Array | float,
 ) -> Float[Array, " K"]:
-    """Compute the generalization reward g_k before round t, PAUSE (8) and BSFL (4).
+    """Compute the generalization reward g_k before round t (PAUSE, Eq. 8, and BSFL, Eq. 4).
 
     The reward measures how underused a client's data is. With x = m * share_k - T_k(t - 1) / t, g_k
-    = ``|x|^beta * sign(x)``. The g_k are in [-1, 1] if no share_k exceeds 1 / m. T_k are the
-    ``counts``, and share_k is d_k / sum(d), where d_k = quality * data size.
+    = ``|x|^beta * sign(x)``. The g_k are in [-1, 1] if no share_k exceeds 1 / m. ``counts``
+    contains T_k, and share_k is d_k / sum(d), where d_k = quality * data size.
     """
     rate = counts.astype(share.dtype) / jnp.asarray(round, share.dtype)
     x = num_selected * share - rate
@@ -66,8 +66,8 @@ def marginal_generalization(
 
     A client with participation rate s = T_k(t - 1) / t earns h(s) = s g(s) per round in the long
     run, with g from :func:`generalization_reward`. For beta > 1, h is not concave near the fair
-    share m share_k. The result, the smallest derivative of h at rates up to s, never increases with
-    s. Up to h's inflection point, it is ``|x|^(beta - 1) (x - beta s)``, x = m share_k - s.
+    share m share_k. The result is the smallest derivative of h at rates up to s. It never increases
+    with s. Up to h's inflection point, it is ``|x|^(beta - 1) (x - beta s)``, x = m share_k - s.
     """
     rate = counts.astype(share.dtype) / jnp.asarray(round, share.dtype)
     fair = num_selected * share
@@ -99,9 +99,9 @@ def additive_terms(
 
 
 def cohort_problem(index: Array, reward: Reward, terms: Array) -> Problem:
-    """Build the maximisation problem, PAUSE (14), from an index [K] and :func:`additive_terms`.
+    """Build the maximisation problem (PAUSE, Eq. 14) from an index [K] and additive terms [L, K].
 
-    The energy range is the bound of Lemma 1 plus one: 2 alpha + gamma + 1, or 2 alpha + 1 for BSFL.
+    The energy range is the bound in Lemma 1 plus one: 2 alpha + gamma + 1, or 2 alpha + 1 for BSFL.
     """
     privacy_weight = reward.gamma if terms.shape[0] == 2 else 0.0
     energy_range = 2.0 * reward.alpha + privacy_weight + 1.0
@@ -117,11 +117,11 @@ def problem_of(
     remaining: Float[Array, " K"] | None,
     num_selected: int,
 ) -> Problem:
-    """Build the maximisation problem for round t (PAUSE (14), or PAUSE (10) for the genie).
+    """Build the maximisation problem for round t (PAUSE, Eq. 14, or Eq. 10 for the genie).
 
-    ``index`` is the bound of PAUSE (13), or mu_k for the genie. ``remaining`` is p_k of PAUSE (7),
-    or None for BSFL, which has no privacy term. The rows of ``terms`` are the weighted g and p.
-    :func:`cohort_value` of these terms and the realised speeds is the reward, PAUSE (9).
+    ``index`` is the bound in Eq. (13), or mu_k for the genie. ``remaining`` is p_k in Eq. (7), or
+    None for BSFL, which has no privacy term. The rows of ``terms`` are the weighted g and p. With
+    these terms and the realised speeds, :func:`cohort_value` returns the reward in Eq. (9).
     """
     g = generalization_reward(counts, round, share, num_selected, reward.beta)
     return cohort_problem(index, reward, additive_terms(reward, g, remaining, num_selected))
@@ -135,8 +135,8 @@ def cohort_value(
 ) -> Float[Array, ""]:
     """Compute min(``index``) + sum(``terms``), both over the active ``clients``.
 
-    With the UCB as ``index``, this is the energy, PAUSE (18). With realised speeds, this is the
-    reward, PAUSE (9). With expected speeds, this is C^G of PAUSE (10). An empty cohort yields NaN.
+    With UCBs as ``index``, this is the energy in Eq. (18) of PAUSE. With realised speeds, this is
+    the reward in Eq. (9). With expected speeds, it is C^G in Eq. (10). An empty cohort yields NaN.
     """
     slowest = jnp.min(jnp.where(active, index[clients], jnp.inf))
     added = jnp.sum(jnp.where(active, terms[:, clients], 0.0))

@@ -1,6 +1,6 @@
-"""Statistics and upper confidence bounds of the clients' speeds.
+"""Client speed statistics and upper confidence bounds.
 
-Source: Peleg et al. 2025, PAUSE (11)-(13).
+Source: Peleg et al. 2025 (PAUSE), Eqs. (11)-(13).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class ClientStats(NamedTuple):
     """Sufficient statistics of the semi-bandit feedback.
 
     Attributes:
-      counts: int or float [K], number of rounds in which each client took part, T_k.
+      counts: int or float [K], T_k, number of rounds in which each client took part.
       mean_speed: float [K], mean of tau_min / tau_k over client k's T_k rounds (0 if T_k is 0).
     """
 
@@ -34,7 +34,7 @@ def empty_stats(num_clients: int) -> ClientStats:
 def update_stats(
     stats: ClientStats, clients: Array, speed: Array, active: Array | bool = True
 ) -> ClientStats:
-    """Add one observation for each client that took part, PAUSE (12).
+    """Add one observation for each client that took part (PAUSE, Eq. 12).
 
     Args:
       stats: statistics through round t - 1.
@@ -48,7 +48,7 @@ def update_stats(
     took_part = jnp.broadcast_to(jnp.asarray(active), clients.shape)
     counts = stats.counts.at[clients].add(took_part.astype(stats.counts.dtype))
     old = stats.mean_speed[clients]
-    # The incremental form of PAUSE (12) is exact for one observation and numerically stable.
+    # The incremental form of Eq. (12) is exact for one observation and numerically stable.
     step = (speed - old) / jnp.maximum(counts[clients], 1).astype(speed.dtype)
     return ClientStats(counts, store_active(stats.mean_speed, clients, old + step, took_part))
 
@@ -60,7 +60,7 @@ def ucb_index(
     *,
     speed_weight: Array | float = 1.0,
 ) -> Array:
-    """Compute the upper confidence bound of each client's speed before a round, PAUSE (13).
+    """Compute upper confidence bounds on the clients' speeds before a round (PAUSE, Eq. 13).
 
     The bound is ``speed_weight * mean_speed + sqrt((m + 1) ln t / counts)``. As in the authors'
     code and BSFL, t is the upcoming round. (The paper's ln(t - 1) is undefined at t = 1.)

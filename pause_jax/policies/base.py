@@ -1,4 +1,4 @@
-"""Interface of a selection policy: pure functions that a config builds during tracing."""
+"""Interface for selection policies: pure functions that a config builds during tracing."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from pause_jax.privacy import Mechanism
 
 
 class Answer(NamedTuple):
-    """Answers to a query, in the order of the clients returned by ``Query.ask``.
+    """Clients' answers to a query, in the order in which ``Query.ask`` returned the clients.
 
     Attributes:
       loss: float [d], mean loss of the global model on each client's data or mini-batch; NaN if the
         client does not report, and 1 if no model is trained or ``wants`` is ``features``.
       features: float [d, F], latency features for the coming round (see ``Latency.features``).
       reported: bool [d], whether each client reported its loss. With ``when_spent="drop"``, clients
-        with a spent budget do not report.
+        whose budget is spent do not report their loss.
     """
 
     loss: Float[Array, " d"]
@@ -33,15 +33,15 @@ class Answer(NamedTuple):
 
 
 class Query(NamedTuple):
-    """Request for information from clients before each selection. The request lengthens the round.
+    """Request for client information before each selection. The request lengthens the round.
 
     Attributes:
       ask: (key, state, round, available [K]) -> (clients, asked). ``clients``, int32 [d], are
         distinct. ``asked``, bool [d], marks the clients that receive the request.
       receive: (state, clients [d], asked [d], Answer) -> state passed to ``select``.
       wants: requested quantity, ``loss`` or ``features``.
-      batch_size: number of samples on which a client computes its loss; None for all its samples.
-      seconds: (latencies of the round [K]) -> float [K], seconds until each client answers. The
+      batch_size: number of samples for computing a client's loss; None for all of its samples.
+      seconds: (round latencies [K]) -> float [K], seconds until each client answers. The
         server waits for the slowest queried client.
     """
 
@@ -75,23 +75,23 @@ class Policy(NamedTuple):
 
 
 class Context(NamedTuple):
-    """Properties of a network and a run, as passed to ``PolicyConfig.build``.
+    """Network and run properties passed to ``PolicyConfig.build``.
 
     Attributes:
       num_clients: number of clients K.
-      num_selected: m, size of this policy's cohort.
+      num_selected: m, this policy's cohort size.
       num_rounds: T, number of rounds in the run (may be traced).
       update_size: d, number of entries in a client's update (0 if it is empty or d is unknown).
       num_features: F, number of latency features per client.
-      data_size: float [K], number of samples of each client, ``|D_k|``.
-      local_samples: float [K], each client's mean number of samples per round, over all epochs.
-      share: float [K], each client's quality-weighted share of the data; sums to one.
-      reward: parameters of the reward.
+      data_size: float [K], each client's number of samples, ``|D_k|``.
+      local_samples: float [K], each client's mean number of samples in a round, over all epochs.
+      share: float [K], quality-weighted data shares, which sum to one.
+      reward: reward parameters.
       privacy: privacy mechanism, with per-client budgets if budgets differ. A policy may read the
         budget schedule, but must not call ``privatize``.
       min_latency: minimum latency tau_min in seconds.
-      expected_speed: float [K], mu_k, averaged over rounds if it varies (only for the genie).
-      expected_latency: float [K], E[tau_k], seconds, for policies that assume known latencies.
+      expected_speed: float [K], mu_k, averaged over rounds if mu_k varies (only for the genie).
+      expected_latency: float [K], E[tau_k] in seconds, for policies that assume known latencies.
       varying: (round) -> float [K], mu_k in that round; None if mu_k is constant.
       forecast: (clock, ahead) -> float [K], probability that a client connected at ``clock`` is
         connected ``ahead`` seconds later; None if unknown.
@@ -146,12 +146,12 @@ class PolicyConfig(Config):
     Attributes:
       reads: names of the policy's inputs that depend on clients' data or training. They are fields
         of :class:`Observation` (``loss``, ``square_loss``, ``update``, ``server_loss``), or
-        ``answer.loss`` for a query. Fields declared neither here nor in a nested config are None.
+        ``answer.loss`` for a query. Fields that neither this nor a nested config declares are None.
       observes: short description of the observed quantities.
       assumes: short description of the quantities that the policy assumes to be known.
       reference: source of the selection rule.
       alone: whether a sweep compiles the policy separately. Must be True for a policy that queries
-        clients, calls back into Python or stores whole updates. A custom policy is always compiled
+        clients, calls back into Python or stores full updates. A custom policy is always compiled
         separately.
       needs_rounds: reason why the policy cannot run with overlapping rounds; empty if it can. With
         overlapping rounds, ``round`` counts decisions, T counts server steps, and ``update`` may
@@ -193,7 +193,7 @@ UNNOISED = {
 
 
 def readings(config: PolicyConfig) -> tuple[str, ...]:
-    """Return the names in ``reads`` of a policy and its nested configs, without duplicates."""
+    """Return the ``reads`` entries of a policy and its nested configs, without duplicates."""
     declared = [getattr(part, "reads", ()) for _, part in nested(config)]
     return tuple(dict.fromkeys(reading for reads in declared for reading in reads))
 
@@ -204,13 +204,13 @@ def learns_of_training(config: PolicyConfig) -> bool:
 
 
 def policy_of(config: PolicyConfig, context: Context) -> Policy:
-    """Build a policy, and hide undeclared losses and updates from its ``update``.
+    """Build a policy, and hide undeclared losses and updates from its ``update`` function.
 
     Raises:
       TypeError: if ``build`` does not return a :class:`Policy`.
       ConfigError: if the config overrides ``releases``, or the query requests undeclared losses.
         During tracing, the returned ``update`` also raises ConfigError if an undeclared field
-        makes it fail, or if the new state and the initial one differ in structure, shape or dtype.
+        makes it fail, or if the new and initial states differ in structure, shape or dtype.
     """
     name = type(config).__name__
     built = config.build(context)
@@ -274,7 +274,7 @@ def _of_form(name: str, form: Any, state: Any) -> Any:
     returned_leaves, returned_structure = jax.tree_util.tree_flatten_with_path(returned)
     if str(returned_structure) != str(structure):
         raise ConfigError(
-            f"{name}.update returned a state with the structure {returned_structure}, but init "
+            f"{name}.update returned a state with structure {returned_structure}, but init "
             f"returns {structure}. Return the same structure from init and update."
         )
     for (path, before), (_, after) in zip(leaves, returned_leaves, strict=True):
@@ -288,7 +288,7 @@ def _of_form(name: str, form: Any, state: Any) -> Any:
 
 
 def check_selected(selected: Any, num_selected: int) -> Selected:
-    """Return the output of ``select`` after validating its types, shapes and dtypes."""
+    """Validate the types, shapes and dtypes of the output of ``select``, and return it."""
     if not (
         isinstance(selected, tuple)
         and len(selected) == 2

@@ -15,7 +15,7 @@ from pause_jax.policies.choose import by_data_size, draw_clients, stateless, top
 
 
 class Random(PolicyConfig):
-    """Random cohort of m clients, drawn without replacement.
+    """Policy that draws m random clients without replacement.
 
     Attributes:
       weighting: ``uniform``, or ``data`` for successive draws with probabilities proportional to

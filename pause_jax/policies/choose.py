@@ -19,7 +19,7 @@ from pause_jax.policies.base import Answer, Context, Policy, Query
 def by_data_size(
     clients: Int[Array, " m"], available: Bool[Array, " K"], context: Context
 ) -> Selection:
-    """Return the selection of ``clients`` with the FedAvg weights ``|D_k| / sum |D_j|``, PAUSE (2).
+    """Return ``clients`` as a selection with FedAvg weights ``|D_k| / sum |D_j|`` (PAUSE, Eq. 2).
 
     The sum is over the cohort's available clients. Slots of unavailable clients have weight 0.
     """
@@ -43,8 +43,8 @@ def draw_clients(
 ) -> Int[Array, " count"]:
     """Draw ``count`` clients without replacement, with probabilities proportional to ``weight``.
 
-    Clients are returned in the order in which they are drawn. Clients with weight 0 are drawn last,
-    and clients outside ``among`` fill any remaining slots.
+    Clients are returned in the order of the draws. Clients with weight 0 are drawn last, and
+    clients outside ``among`` fill any remaining slots.
     """
     # Gumbel top-k trick: sorting by log w plus Gumbel noise yields a sample without replacement.
     score_key, tie_key = jax.random.split(key)
@@ -72,13 +72,13 @@ def inclusion_probabilities(
 
 
 def dep_round(probability: Float[Array, " K"], num_selected: int, key: Array) -> Int[Array, " m"]:
-    """Draw a cohort with these inclusion probabilities, whose sum must be an integer n <= m.
+    """Draw a cohort with given inclusion probabilities, which must sum to an integer n <= m.
 
     The n drawn clients come first, in random order. Other clients fill any remaining slots.
 
-    In DepRound (Gandhi et al. 2006), probability moves at random between two clients until one has
-    probability 0 or 1. Moves preserve the sum and both expected values. Here, clients are paired in
-    a random tournament of log2 K levels, to avoid long sums, which accumulate rounding errors.
+    DepRound (Gandhi et al. 2006) repeatedly moves probability between two clients at random until
+    one of them has probability 0 or 1. Moves preserve the sum and the expected probabilities. Here,
+    a random tournament with log2 K levels avoids long sums, which accumulate rounding errors.
     """
     num_clients = len(probability)
     order_key, trade_key = jax.random.split(key)
@@ -90,15 +90,15 @@ def dep_round(probability: Float[Array, " K"], num_selected: int, key: Array) ->
 
 
 def _settled(probability: Array, chance: Array) -> Array:
-    """Draw a mask [n] with inclusion probabilities [n] from uniform ``chance`` [n], n = 2^i."""
+    """Draw a mask [n] with inclusion probabilities [n], using uniform ``chance`` [n], n = 2^i."""
     if len(probability) == 1:
         return probability > 0.5  # an integer up to rounding
     half = len(probability) // 2
     left, right = probability[:half], probability[half:]
     both = left + right
     over = both > 1
-    # One client of each pair ends at 1 if the pair's sum exceeds 1, and at 0 otherwise. The other
-    # client gets the remainder. If the pair's sum is almost 1, both branches draw the same client.
+    # In each pair, one client gets probability 1 if their sum exceeds 1, and 0 otherwise. The other
+    # client gets the remainder. If the sum is almost 1, both branches draw the same client.
     left_goes_on = jnp.where(
         over, (1 - chance[:half]) * (2 - both) < 1 - left, chance[:half] * both < left
     )
@@ -109,7 +109,7 @@ def _settled(probability: Array, chance: Array) -> Array:
 
 
 def equal_weights(clients: Array, active: Array) -> Selection:
-    """Return the selection of ``clients``, int [m], with equal weights in the ``active`` slots."""
+    """Return ``clients``, int [m], as a selection with equal weights in the ``active`` slots."""
     weights = active.astype(jnp.float32)
     return Selection(clients, weights / jnp.maximum(jnp.sum(weights), 1.0))
 
@@ -137,7 +137,7 @@ def resource_request(
     receive: Callable[[Any, Array, Array, Answer], Any],
     seconds: Array | float,
 ) -> Query:
-    """Build a query for latency features that every client answers after ``seconds``."""
+    """Build a query for latency features, which each client answers after ``seconds`` seconds."""
     return Query(ask, receive, "features", None, lambda latency: jnp.full_like(latency, seconds))
 
 
@@ -149,7 +149,7 @@ def num_candidates(candidates: int | None, context: Context) -> int:
 
 
 def check_candidates(path: str, candidates: int | None, sizes: Sizes) -> None:
-    """Raise ConfigError unless ``candidates`` of the policy at ``path`` is None or in [m, K]."""
+    """Raise ConfigError unless ``candidates`` (of the policy at ``path``) is None or in [m, K]."""
     m, num_clients = sizes.num_selected, sizes.num_clients
     if candidates is not None and not m <= candidates <= num_clients:
         raise ConfigError(
@@ -172,7 +172,7 @@ def inverse_and_log_det(
 ) -> tuple[Float[Array, "*batch n n"], Float[Array, "*batch"]]:
     """Return the inverses and log-determinants of small positive definite matrices.
 
-    LAPACK is avoided because in jaxlib 0.10 it can deadlock waiting for the thread pool it runs on.
+    LAPACK is avoided because it can deadlock in jaxlib 0.10 while waiting for its own thread pool.
     """
     log_det = jnp.zeros(matrix.shape[:-2])
     for i in range(matrix.shape[-1]):  # Gauss-Jordan elimination, in place and without pivoting

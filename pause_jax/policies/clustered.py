@@ -1,4 +1,4 @@
-"""Clustered sampling and HiCS-FL, which select clients from clusters of similar updates.
+"""Clustered sampling and HiCS-FL, which draw clients from clusters with similar updates.
 
 Source: Fraboni et al., "Clustered sampling: low-variance and improved representativity for clients
 selection in federated learning", ICML 2021, Algorithm 2; Chen and Vikalo, "Heterogeneity-guided
@@ -29,10 +29,10 @@ from pause_jax.policies.sampling import ClusteredSize, draw_from_rows
 class ClusteredSimilarity(PolicyConfig):
     """Clustered sampling based on similarity, with one draw from each of m distributions.
 
-    In each round, Ward's method (SciPy, on the host) clusters clients by the angles between the
-    latest updates received from them (clipped and noised). The m distributions follow from these
-    clusters. Until a client's first update arrives, a zero vector replaces the update. If no
-    model is trained, the policy falls back to ``clustered_size``.
+    In each round, Ward's method (SciPy, on the host) clusters clients by the angles between their
+    last received updates, which are clipped and noised. The m distributions are built from these
+    clusters. A zero vector represents a client whose first update has not arrived. If no model is
+    trained, the policy falls back to ``clustered_size``.
     """
 
     name: ClassVar[str] = "clustered_similarity"
@@ -66,24 +66,24 @@ class ClusteredSimilarity(PolicyConfig):
 
 
 class HicsState(NamedTuple):
-    """State of HiCS-FL."""
+    """HiCS-FL state."""
 
     # Output-layer entries (biases and incoming weights) of each client's last received update.
     layer: Float[Array, "K C P"]
-    seen: Bool[Array, " K"]  # whether the server has received an update
+    seen: Bool[Array, " K"]  # whether the server has received an update from the client
 
 
 class HicsFl(PolicyConfig):
-    """Sampling of clusters, then of clients within clusters, with a preference for balanced labels.
+    """Sampling of clusters, then of clients within them, with a preference for balanced labels.
 
-    Let v be a client's update to the output layer's bias. The entropy h of softmax(v / T) indicates
+    Let v be a client's update to the output layer bias. The entropy h of softmax(v / T) indicates
     how balanced the client's labels are. Ward's method (SciPy, on the host) clusters clients by the
     angle between their output-layer updates plus lambda ``|h_i - h_j|``. Each of m draws selects a
-    cluster that still has undrawn clients, then picks one of them uniformly at random. After t of
+    cluster that still has undrawn clients, then draws one of these uniformly at random. After t of
     T_max rounds, the probability of a cluster with mean entropy h is proportional to exp(gamma (1 -
     t / T_max) h). Aggregation weights are equal. Clients without a received update are selected
     first, in random order. The policy reads clipped and noised updates. Unlike the authors' code,
-    this policy never switches to clustered sampling. Without a model, HiCS-FL acts like ``random``.
+    it never switches to clustered sampling. If no model is trained, it falls back to ``random``.
 
     Attributes:
       clusters: M, maximum number of clusters (default: the cohort size).
@@ -143,14 +143,14 @@ class HicsFl(PolicyConfig):
         return Policy(lambda: start, select, update)
 
     def entropies(self, layer: Array) -> Array:
-        """Return the entropies h, float [K], of layer updates [K, C, 1 + H], or 0 if not finite."""
+        """Return the entropies h, float [K], of layer updates [K, C, 1 + H] (0 if not finite)."""
         log_share = jax.nn.log_softmax(layer[..., 0] / self.temperature)
         h = -jnp.sum(jnp.exp(log_share) * log_share, axis=-1)
         return jnp.nan_to_num(h, posinf=0.0, neginf=0.0)
 
 
 def arccos(updates: Array) -> Array:
-    """Return the angles [K, K] between updates [K, d] in radians, or 0 if either update is zero."""
+    """Return the angles [K, K] in radians between updates [K, d] (0 if either update is zero)."""
     norm = jnp.linalg.norm(updates, axis=1)
     scale = norm[:, None] * norm[None, :]
     cosine = updates @ updates.T / jnp.where(scale > 0, scale, 1.0)
@@ -163,23 +163,23 @@ def similarity_distributions(
     order: NDArray[np.integer],
     num_selected: int,
 ) -> NDArray[np.float64]:
-    """Return the m distributions of Algorithm 2, float [m, K], from distances [K, K].
+    """Compute the m distributions of Algorithm 2, float [m, K], from distances [K, K].
 
-    A client with n_i samples has mass m n_i, and each of m bins has capacity sum(n). A bin divided
-    by its capacity is a distribution. Each row sums to one. Column i sums to m n_i / sum(n) = m
-    p_i, so the draws are unbiased. The permutation ``order`` breaks ties.
+    A client with n_i samples has mass m n_i, and each of m bins has capacity sum(n). Dividing
+    a bin by its capacity yields a distribution. Each row sums to one. Column i sums to m n_i /
+    sum(n) = m p_i, so the draws are unbiased. The permutation ``order`` breaks ties.
 
     1. A client with at least 1/m of the data first fills one or more entire bins. (The authors'
-       code omits this step, which biases the draws of these clients.)
-    2. Ward's tree is cut into clusters that fit into one bin each. This yields at least as many
-       clusters as open bins. The largest clusters seed the open bins, one each, largest first.
-    3. The clients of all other clusters, smallest cluster first, are poured into the open bins one
-       after another. Mass that exceeds the capacity of a bin flows into the next bin.
+       code omits this step, which makes sampling biased for these clients.)
+    2. Ward's tree is cut into clusters that each fit into one bin. This yields at least as many
+       clusters as open bins. The largest clusters seed one open bin each, in descending order.
+    3. The clients in the other clusters, starting with the smallest cluster, are poured into the
+       open bins one after another. Mass beyond a bin's capacity flows into the next bin.
     """
     capacity = float(np.sum(data_size))
     mass = num_selected * data_size.astype(np.float64)
     number = (mass // capacity).astype(np.int64)
-    # Bins that are filled by a single client, [n, K], and the remaining masses, [K].
+    # Bins [n, K] filled by a single client each, and the remaining masses [K].
     owner = np.repeat(np.arange(len(mass)), number)
     own = capacity * (owner[:, None] == np.arange(len(mass))[None, :])
     mass -= number * capacity
@@ -203,9 +203,9 @@ def _pour(
     in_turn: NDArray[np.integer],
     capacity: float,
 ) -> NDArray[np.float64]:
-    """Pour the masses of clients ``in_turn`` into one bin after another, and return the bins."""
+    """Pour the masses of clients ``in_turn`` into the bins one by one, and return the bins."""
     poured, room = mass[in_turn], capacity - bins.sum(axis=1)
-    # Positions in the concatenated mass at which each client and each bin ends.
+    # Cumulative mass after each client, and cumulative room after each bin.
     ends, full = np.cumsum(poured)[None, :], np.cumsum(room)[:, None]
     overlap = np.minimum(ends, full) - np.maximum(ends - poured[None, :], full - room[:, None])
     bins = bins.copy()
@@ -216,7 +216,7 @@ def _pour(
 def _clusters(
     distance: NDArray[np.floating], mass: NDArray[np.float64], capacity: float
 ) -> NDArray[np.int64]:
-    """Cut Ward's tree into clusters of mass at most ``capacity``, and return each client's label.
+    """Cut Ward's tree into clusters with mass <= ``capacity``, and return each client's label.
 
     The mass of each merged cluster replaces its height in the tree. Like heights, masses grow
     towards the root. A cut at ``capacity`` therefore bounds the mass of each cluster.
@@ -232,7 +232,7 @@ def _clusters(
 
 
 def ward_tree(distance: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return SciPy's linkage matrix [K - 1, 4] of Ward's method for finite distances, K >= 2."""
+    """Return SciPy's Ward linkage matrix [K - 1, 4] for finite distances [K, K], K >= 2."""
     # Imported here because the import takes 0.2 s and few runs need it.
     from scipy.cluster.hierarchy import linkage
     from scipy.spatial.distance import squareform
@@ -241,13 +241,13 @@ def ward_tree(distance: NDArray[np.floating]) -> NDArray[np.float64]:
     return linkage(squareform(distance, checks=False), method="ward")
 
 
-# JAX copies large callback arguments on a second thread of the pool that runs programs. If all
-# threads of this pool wait in callbacks, the copy never starts (a deadlock, jax-ml/jax#24255).
+# JAX copies large callback arguments on another thread of the pool that runs programs. If all
+# threads in this pool wait in callbacks, the copy never starts (deadlock, see jax-ml/jax#24255).
 PIECE_BYTES = 64 * 1024
 
 
 def call_on_host(function: Callable[..., Any], like: jax.ShapeDtypeStruct, *given: Array) -> Array:
-    """Call a pure NumPy function on the host. Arguments are copied in pieces to avoid deadlocks."""
+    """Call a pure NumPy function on the host, copying arguments in pieces to avoid deadlocks."""
     pieces = []
     for array in given:
         length = PIECE_BYTES // array.dtype.itemsize
@@ -275,7 +275,7 @@ def ward_labels(distance: NDArray[np.floating], number: int) -> NDArray[np.int32
 
 
 def cluster_means(value: Array, label: Array, counted: Array, number: int) -> Array:
-    """Return the mean value of ``counted`` clients in each of ``number`` clusters, or 0 if none."""
+    """Return the mean value of ``counted`` clients in each cluster, float [number] (0 if none)."""
     sums, sizes = (
         jnp.zeros(number).at[label].add(jnp.where(counted, each, 0.0)) for each in (value, 1.0)
     )
@@ -289,10 +289,10 @@ def draw_in_clusters(
     among: Bool[Array, " K"],
     count: int,
 ) -> Float[Array, " K"]:
-    """Draw clients, and return their ranks, float [K]: ``count`` for the first, 0 if undrawn.
+    """Draw clients, and return ranks, float [K], from ``count`` (drawn first) to 0 (not drawn).
 
     Only clients in ``among`` are drawn. Each of up to ``count`` draws selects a cluster that still
-    has undrawn clients, with weights exp(``taste``), then picks one of them uniformly.
+    has undrawn clients, with weights exp(``taste``), then draws one of these clients uniformly.
     """
     order_key, draw_key = jax.random.split(key)
     order = jax.random.permutation(order_key, label.shape[0])

@@ -1,4 +1,4 @@
-"""DivFL: selection of the clients whose updates best represent the updates of all clients.
+"""DivFL: selection of the clients whose updates best represent all clients' updates.
 
 Source: Balakrishnan et al., "Diverse client selection for federated learning via submodular
 maximization", ICLR 2022, and the authors' code.
@@ -20,22 +20,22 @@ from pause_jax.policies.choose import mask_of, top_clients
 
 
 class DivFlState(NamedTuple):
-    """State of DivFL."""
+    """DivFL state."""
 
     updates: Float[Array, "K d"]  # last update received from each client (initially 0)
     distance: Float[Array, "K K"]  # Euclidean distances between the updates
-    seen: Bool[Array, " K"]  # whether the server has received an update
+    seen: Bool[Array, " K"]  # whether the server has received an update from the client
 
 
 class DivFl(PolicyConfig):
     """Greedy minimisation of sum_k min_{i in S} ``|g_k - g_i|`` over cohorts S (facility location).
 
-    g_k is the last clipped and noised update that the server received from client k. Only the g_k
-    of chosen clients change (the paper's variant without overhead). Clients whose first update has
-    not arrived are selected first, in random order. (In the first round, the authors' code collects
-    all clients' gradients without counting the cost.) A client's weight is proportional to the
-    number of clients that it represents. (The authors' code weights clients by data size.) If no
-    model is trained, the policy falls back to ``random``.
+    g_k is the last clipped and noised update that the server received from client k. As in the
+    paper's variant without overhead, only the g_k of chosen clients change. Clients whose first
+    update has not arrived are selected first, in random order. (In the first round, the authors'
+    code collects all clients' gradients without counting the cost.) A client's weight is
+    proportional to the number of clients it represents. (The authors' code weights clients by data
+    size.) If no model is trained, the policy falls back to ``random``.
     """
 
     name: ClassVar[str] = "divfl"
@@ -74,7 +74,7 @@ class DivFl(PolicyConfig):
             rows = lax.map(
                 lambda one: jnp.linalg.norm(updates - one[None, :], axis=1), updates[clients]
             )
-            # Treat a non-finite update as far from all others.
+            # Treat a non-finite update as far from all other updates.
             rows = jnp.nan_to_num(rows, nan=_FAR, posinf=_FAR)
             distance = state.distance.at[clients].set(rows).at[:, clients].set(rows.T)
             seen = store_active(state.seen, clients, received, received)
@@ -83,7 +83,7 @@ class DivFl(PolicyConfig):
         return Policy(lambda: start, select, update)
 
 
-# Distance to a non-finite update. Sums of this value over all clients are finite in float32.
+# Distance to a non-finite update. Its sum over all clients remains finite in float32.
 _FAR = 1e30
 
 
@@ -94,10 +94,10 @@ def greedy(
     count: int,
     order: Int[Array, " K"],
 ) -> Float[Array, " K"]:
-    """Choose clients, and return ranks, float [K], from ``count`` (first choice) to 0 (unchosen).
+    """Choose clients, and return ranks, float [K], from ``count`` (chosen first) to 0 (not chosen).
 
     Each of at most ``count`` steps adds the client in ``among`` that minimises the total distance
-    from ``known`` clients to their nearest chosen clients. Ties go to the first in ``order``.
+    from ``known`` clients to their nearest chosen clients. Ties are broken by ``order``.
     """
 
     def take(step: Array, so_far: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -120,10 +120,10 @@ def neighbours(
     clients: Int[Array, " m"],
     active: Bool[Array, " m"],
 ) -> Float[Array, " m"]:
-    """Return the share of clients that each chosen client represents, [m]. Shares sum to one.
+    """Return the share of clients that each chosen client represents, float [m], summing to one.
 
-    A chosen client represents itself and the unchosen ``known`` clients nearest to it. Ties go to
-    the first chosen client. Chosen clients outside ``known`` represent only themselves.
+    A chosen client represents itself and the unchosen ``known`` clients nearest to it. The first
+    chosen client wins ties. Chosen clients outside ``known`` represent only themselves.
     """
     chosen = mask_of(clients, active, distance.shape[0])
     apart = jnp.where((active & known[clients])[None, :], distance[:, clients], jnp.inf)

@@ -1,4 +1,4 @@
-"""E3CS: adversarial bandit that rewards received updates, with a floor on probabilities.
+"""E3CS: adversarial bandit with rewards for received updates and a floor on probabilities.
 
 Source: Huang et al., "Stochastic client selection for federated learning with volatile clients",
 IEEE Internet of Things Journal 2022 (arXiv 2011.08756).
@@ -22,7 +22,7 @@ _LEAST_LOG_WEIGHT = -60.0
 
 
 class E3csState(NamedTuple):
-    """State of E3CS."""
+    """E3CS state."""
 
     round: Int[Array, ""]  # number of past rounds
     log_weight: Float[Array, " K"]
@@ -31,15 +31,15 @@ class E3csState(NamedTuple):
 class E3cs(PolicyConfig):
     """Random cohort whose inclusion probabilities combine a floor with exponential weights.
 
-    Client k is included with probability p_k = sigma + (m - K sigma) w_k / sum w for K available
-    clients and m <= K. Probabilities above 1 are set to 1, and the other clients share the excess.
-    DepRound draws exactly m clients. The weight w_k of a chosen client whose update arrived is then
-    multiplied by exp((m - K sigma) eta / (K p_k)), unless p_k is 1.
+    With K >= m available clients, client k is included with probability p_k = sigma + (m - K sigma)
+    w_k / sum w. Probabilities above 1 are set to 1, and the other clients share the excess.
+    DepRound draws exactly m clients. If a chosen client's update arrives and p_k < 1, the client's
+    weight w_k is multiplied by exp((m - K sigma) eta / (K p_k)).
 
     Attributes:
       quota: floor sigma in units of the uniform probability m / K. With quota 1, draws are uniform.
       schedule: ``constant``, or ``late`` for no floor in the first quarter of the rounds and
-        ``quota`` afterwards. (E3CS-inc is ``late`` with a quota of 1.)
+        ``quota`` afterwards. (``late`` with a quota of 1 is E3CS-inc.)
       rate: eta, learning rate of the weights.
     """
 
@@ -88,7 +88,7 @@ class E3cs(PolicyConfig):
 def allocated(
     log_weight: Float[Array, " K"], available: Bool[Array, " K"], m: int, quota: Array
 ) -> Float[Array, " K"]:
-    """Return each client's inclusion probability, float [K], or 0 if the client is unavailable.
+    """Return each client's inclusion probability, float [K] (0 for unavailable clients).
 
     Probabilities sum to the smaller of m and the number of available clients. The floor is
     ``quota`` times the uniform probability.
@@ -98,7 +98,7 @@ def allocated(
     floor = quota * drawn / jnp.maximum(size, 1)
     log_weight -= jnp.max(jnp.where(available, log_weight, -jnp.inf))
     weight = jnp.exp(jnp.maximum(log_weight, _LEAST_LOG_WEIGHT))
-    # Excess of each probability over the floor, in units of 1 - floor.
+    # Amount by which each probability exceeds the floor, in units of 1 - floor.
     above = inclusion_probabilities(
         weight, available, drawn * (1 - quota) / jnp.maximum(1 - floor, 1e-6)
     )

@@ -1,4 +1,4 @@
-"""FedCor: selection based on the correlations between the clients' loss changes.
+"""FedCor: selection based on correlations between the clients' loss changes.
 
 Source: Tang et al., "FedCor: correlation-based active client selection strategy for heterogeneous
 federated learning", CVPR 2022, and the authors' code.
@@ -28,17 +28,17 @@ NOISE = 0.01
 
 
 class FedCorState(NamedTuple):
-    """State of FedCor."""
+    """FedCor state."""
 
     round: Int[Array, ""]  # number of past rounds
     loss: Float[Array, " K"]  # last reported loss
-    answered: Bool[Array, " K"]  # reported before the last round (False if that round was greedy)
+    answered: Bool[Array, " K"]  # loss reported before the last round (False if it was greedy)
     # Ring buffers over rounds: loss changes, masks of observed clients, and round numbers.
     change: Float[Array, "window K"]
     observed: Bool[Array, "window K"]
     when: Int[Array, " window"]
     embedding: Float[Array, "F K"]  # X, with Sigma = X^T X + NOISE^2 I
-    taken: Float[Array, " K"]  # number of greedy choices of each client since the last fit
+    taken: Float[Array, " K"]  # how often each client was chosen greedily since the last fit
 
 
 class FedCor(PolicyConfig):
@@ -47,22 +47,22 @@ class FedCor(PolicyConfig):
     Loss changes have the covariance Sigma = X^T X + 0.01^2 I. X [F, K] is fitted by maximum
     likelihood to the loss changes in rounds with random cohorts: the first ``warmup`` rounds and
     then every ``interval``-th round. (The authors' code trains the later random cohorts in addition
-    to the greedy cohorts, at no cost.) All available clients report losses before and after these
-    rounds. In all other rounds, m clients are chosen one by one. Each choice maximises alpha^c_k
-    sum_i p_i Sigma_ik / sqrt(Sigma_kk), with Sigma conditioned on earlier choices. p_i is client
-    i's data share. c_k counts client k's greedy choices since the last fit. Weights are equal.
+    to the greedy cohorts, without counting the time.) All available clients report losses before
+    and after these rounds. In other rounds, m clients are chosen one by one. Each choice maximises
+    alpha^c_k sum_i p_i Sigma_ik / sqrt(Sigma_kk), with Sigma conditioned on earlier choices. p_i is
+    client i's data share. c_k counts k's greedy choices since the last fit. Weights are equal.
 
     Attributes:
       warmup: number of initial rounds with random cohorts.
       interval: number of rounds from one random cohort to the next, after the warm-up.
       features: F, number of rows of X.
       steps: number of Adam steps per fit.
-      step_size: step size of Adam.
+      step_size: Adam step size.
       window: number of earlier rounds that each fit includes in addition to the last round.
       discount: factor by which a loss change's weight in the log-likelihood decays per round.
-      annealing: alpha, factor that lowers a client's score for each choice since the last fit.
+      annealing: alpha, factor applied to a client's score for each choice since the last fit.
       query_share: time to evaluate a sample, relative to the client's latency per training sample.
-        The default assumes that a forward pass takes 1/3 of the training time.
+        The default assumes that a forward pass takes 1/3 of a training step.
     """
 
     name: ClassVar[str] = "fedcor"
@@ -166,7 +166,7 @@ class FedCor(PolicyConfig):
             move, moments = adam.update(jax.grad(loss)(embedding), moments)
             return optax.apply_updates(embedding, move), moments
 
-        # Skip the fit by running zero steps. Under vmap, lax.cond would run both branches.
+        # Skip the fit by running zero steps, because under vmap, lax.cond would run both branches.
         start = state.embedding, adam.init(state.embedding)
         new, _ = lax.fori_loop(0, jnp.where(fits, self.steps, 0), step, start)
         return jnp.where(jnp.all(jnp.isfinite(new)), new, state.embedding)
@@ -186,7 +186,7 @@ def surprise(
     # The gradient with respect to b vanishes at the minimum, so b may be treated as constant.
     b = lax.stop_gradient(inverse @ (x @ change))
     square = jnp.sum((change - b @ x) ** 2) / NOISE**2 + jnp.sum(b**2)
-    # The sum is zero but supplies the gradient of log det S, sum(inverse * d gram).
+    # The added sum is zero, but its gradient, sum(inverse * d gram), is that of log det S.
     log_det += jnp.sum(inverse * (gram - lax.stop_gradient(gram))) - len(gram) * jnp.log(NOISE**2)
     return (square + log_det) / 2
 

@@ -1,4 +1,4 @@
-"""FedCS: selection of as many clients as can update and upload their models by a deadline.
+"""FedCS: selection of as many clients as can train and upload their models before a deadline.
 
 Source: Nishio and Yonetani, "Client selection for federated learning with heterogeneous resources
 in mobile edge", IEEE ICC 2019.
@@ -28,10 +28,10 @@ from pause_jax.policies.choose import (
 class FedCs(PolicyConfig):
     """Greedy admission of the candidates that lengthen the round least, up to a deadline.
 
-    Random candidates report their resources, which determine their expected latencies. The upload
-    takes a fraction ``upload_share`` of the expected latency, and local training takes the rest.
-    Uploads run one after another while other clients still compute. At most m clients are accepted,
-    and the remaining slots stay empty.
+    Randomly drawn candidates report their resources, which determine their expected latencies. The
+    upload takes a fraction ``upload_share`` of this latency, and local training takes the remaining
+    time. Clients upload one after another while other clients still train. At most m clients are
+    accepted, and the remaining slots stay empty.
 
     Only the selection rule assumes sequential uploads. Simulated uploads run in parallel.
 

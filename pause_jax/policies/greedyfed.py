@@ -1,4 +1,4 @@
-"""GreedyFed: selection of the clients that reduced the server's validation loss most.
+"""GreedyFed: selection of the clients that reduced the server's validation loss the most.
 
 Source: Singhal, Pandey and Popovski, "Greedy Shapley client selection for communication-efficient
 federated learning", IEEE Networking Letters 2024 (arXiv 2312.09108), and the authors' code. The
@@ -26,7 +26,7 @@ _WORST = 1e6
 
 
 class GreedyState(NamedTuple):
-    """State of GreedyFed."""
+    """GreedyFed state."""
 
     round: Int[Array, ""]  # number of past rounds
     value: Float[Array, " K"]  # average Shapley value of each client
@@ -40,14 +40,14 @@ class GreedyFed(PolicyConfig):
     coalition's clipped and noised updates. Shapley values are averaged over permutations of the
     cohort in which each client comes first equally often. The other clients follow in a random
     order that is the same in every run. Unlike the authors' code, this policy does not stop early
-    when the values converge. Clients without a Shapley value are selected first, in random order.
-    ``learning.validation`` must be > 0. If no model is trained, the policy acts like ``random``.
+    once the values converge. Clients without a Shapley value are selected first, in random order.
+    ``learning.validation`` must be > 0. Without a model, the policy falls back to ``random``.
 
     Attributes:
       sweeps: number of permutations in which each client in the cohort comes first.
-      tolerance: largest negligible difference in value. Once a coalition's value is this close to
-        the cohort's, the remaining clients in the permutation contribute 0. If the whole cohort
-        changes the loss by less than this, all Shapley values of the round are 0.
+      tolerance: largest value difference treated as 0. Once a coalition's value is this close to
+        the whole cohort's, the remaining clients in the permutation contribute 0. If the whole
+        cohort changes the loss by less than this, all Shapley values in the round are 0.
     """
 
     name: ClassVar[str] = "greedyfed"

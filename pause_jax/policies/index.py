@@ -1,7 +1,7 @@
-"""Index rules: optimistic estimates of client speeds for the maximisation in PAUSE and BSFL.
+"""Index rules, which estimate client speeds optimistically for policies such as PAUSE and BSFL.
 
-PAUSE and BSFL use :class:`Ucb`, which any other rule in this module can replace. Before round t,
-client k has taken part in T_k rounds. The index of an untried client is always +inf.
+By default, these policies use :class:`Ucb`, but they accept any rule in this module. T_k is the
+number of rounds before round t in which client k took part. An untried client's index is +inf.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Index(NamedTuple):
     value: Callable[[Array, Any, Array], Array]  # (key, state, round) -> float [K]
     # (state, Selection, speed [m], Observation) -> state
     update: Callable[[Any, Selection, Array, Observation], Any]
-    counts: Callable[[Any], Array]  # state -> int [K], participations of each client
+    counts: Callable[[Any], Array]  # state -> int [K], participation counts
 
 
 class IndexRule(Config):
@@ -53,10 +53,10 @@ def from_stats(context: Context, value: Callable[[Array, ClientStats, Array], Ar
 
 
 class Ucb(IndexRule):
-    """UCB index of PAUSE (13) and BSFL: zeta * mean + sqrt((m + 1) ln t / T_k).
+    """UCB index of BSFL and PAUSE (Eq. 13): zeta * mean + sqrt((m + 1) ln t / T_k).
 
     Attributes:
-      speed_weight: zeta, weight of mean speeds (1 in the paper, 3 in the authors' large network).
+      speed_weight: zeta, mean speed weight (1 in the paper, 3 in the authors' large network).
     """
 
     name: ClassVar[str] = "ucb"
@@ -74,7 +74,7 @@ class Ucb(IndexRule):
 class KlUcb(IndexRule):
     """KL-UCB index, the largest q with T_k kl(mean, q) <= ln t (Garivier and Cappe 2011).
 
-    For speeds in [0, 1], this bound is tighter than the bound from Hoeffding's inequality.
+    For speeds in [0, 1], this bound is tighter than the Hoeffding bound.
     """
 
     name: ClassVar[str] = "kl_ucb"
@@ -104,7 +104,7 @@ def bernoulli_kl(p: Array, q: Array) -> Array:
 
 
 class Moments(NamedTuple):
-    """Client statistics that include the second moment of speed."""
+    """Client statistics including the second moment of the speed."""
 
     stats: ClientStats
     mean_square: Float[Array, " K"]  # mean squared speed
@@ -143,7 +143,7 @@ class UcbV(IndexRule):
 
 
 class Thompson(IndexRule):
-    """Thompson sampling with a draw from Beta(1 + sum of speeds, 1 + sum of (1 - speed))."""
+    """Thompson sampling index, drawn from Beta(1 + sum of speeds, 1 + sum of (1 - speed))."""
 
     name: ClassVar[str] = "thompson"
     summary: ClassVar[str] = "Thompson sampling from a Beta posterior"
@@ -168,16 +168,16 @@ class Discounted(NamedTuple):
 
 
 class DiscountedUcb(IndexRule):
-    """Discounted version of the PAUSE (13) index, for clients with changing speeds.
+    """Discounted version of the index in Eq. (13) of PAUSE, for clients whose speeds change.
 
-    After s further rounds, an observation has weight discount^s in T_k and in the mean. The
-    weights of past rounds decay likewise, and t is one plus their sum. Source: Garivier and
+    After s further rounds, an observation has weight discount^s in T_k and in the mean. Past
+    rounds have the same weights, and t is one plus the sum of these weights. Source: Garivier and
     Moulines 2011, "On upper-confidence bound policies for switching bandit problems".
 
     Attributes:
       discount: decay factor per round. The effective memory is 1 / (1 - discount) rounds.
-      exploration: factor by which the bonus of PAUSE (13) is multiplied. With a short memory, the
-        full bonus would remain as large as the speeds and make selection almost random.
+      exploration: factor that multiplies the bonus in Eq. (13). With a short memory, the full bonus
+        would remain as large as the speeds and make selection almost random.
     """
 
     name: ClassVar[str] = "discounted_ucb"
@@ -192,7 +192,7 @@ class DiscountedUcb(IndexRule):
             return Discounted(empty_stats(context.num_clients).counts, zeros, zeros, jnp.zeros(()))
 
         def value(key: Array, state: Discounted, round: Array) -> Array:
-            # In PAUSE (13), t is one plus the number of observed rounds.
+            # In Eq. (13) of PAUSE, t is one plus the number of observed rounds.
             mean = state.total / jnp.where(state.weight > 0, state.weight, 1.0)
             level = (context.num_selected + 1) * jnp.log(1 + state.rounds)
             spread = jnp.sqrt(level / jnp.where(state.weight > 0, state.weight, 1.0))
@@ -214,23 +214,23 @@ class DiscountedUcb(IndexRule):
 
 
 class Rates(NamedTuple):
-    """Sums over the finished participations of each client."""
+    """Sums over each client's finished participations."""
 
     counts: Int[Array, " K"]  # number of participations
-    useful: Float[Array, " K"]  # sum of the staleness factors of averaged updates
+    useful: Float[Array, " K"]  # sum of staleness factors over averaged updates
     taken: Float[Array, " K"]  # sum of tau / tau_min
 
 
 class UsefulRate(IndexRule):
-    """UCB index on the rate of useful updates instead of the mean speed, for overlapping rounds.
+    """UCB index for overlapping rounds, based on the useful-update rate instead of the mean speed.
 
-    The index is zeta * (useful updates) / (seconds / tau_min) plus the bonus of PAUSE (13). An
-    update is worth (1 + staleness)^-a, or 0 if it is lost or too old to be averaged. With
-    constant latencies, no staleness and no lost updates, the useful rate is the mean speed.
+    The index is zeta * (useful updates) / (seconds / tau_min) plus the bonus in Eq. (13) of PAUSE.
+    An update counts as (1 + staleness)^-a, or 0 if it is lost or too old to be averaged. With
+    constant latencies, no staleness and no lost updates, the useful rate equals the mean speed.
 
     Attributes:
       speed_weight: zeta, weight of the rate.
-      discount: a, usually equal to the exponent of the clock's staleness factor.
+      discount: a, exponent of the staleness factor, usually the same as for the clock.
     """
 
     name: ClassVar[str] = "useful_rate"

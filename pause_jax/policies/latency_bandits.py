@@ -29,7 +29,7 @@ from pause_jax.policies.choose import (
 
 
 class CsUcb(PolicyConfig):
-    """Selection of the m clients with the largest UCBs on 1 - min(tau, tau_max) / tau_max.
+    """Selection of the m clients with the largest UCBs for 1 - min(tau, tau_max) / tau_max.
 
     Attributes:
       max_latency: tau_max, in seconds. Latencies of tau_max or more yield a reward of 0.
@@ -59,7 +59,7 @@ class CsUcb(PolicyConfig):
 
 
 class QueueState(NamedTuple):
-    """State of CS-UCB-Q."""
+    """CS-UCB-Q state."""
 
     stats: ClientStats  # counts and mean rewards
     queue: Float[Array, " K"]  # D_k at the next selection
@@ -69,13 +69,13 @@ class CsUcbQ(PolicyConfig):
     """CS-UCB with a virtual queue per client that enforces a minimum participation rate.
 
     Before each selection, queue D_k is set to max(D_k + phi m p_k - b_k, 0). p_k is the client's
-    data share. b_k is 1 for clients in the last cohort and 0 for others. The policy selects the m
+    data share. b_k is 1 if client k was in the last cohort, else 0. The policy selects the m
     clients with the largest values of (1 - beta) min(mean + sqrt(2 ln t / T_k), 1) + beta D_k.
 
     Attributes:
       queue_weight: beta in (0, 1], weight of the queue.
       fairness: phi in (0, 1], required participation rate as a fraction of m p_k.
-      max_latency: tau_max, latency in seconds at and above which the reward is 0.
+      max_latency: tau_max, in seconds. The reward is 0 at latencies of tau_max or more.
     """
 
     name: ClassVar[str] = "cs_ucb_q"
@@ -94,7 +94,7 @@ class CsUcbQ(PolicyConfig):
         start = QueueState(empty_stats(context.num_clients), target)
 
         def select(key: Array, state: QueueState, round: Array, available: Array) -> Selected:
-            # With m = 1, the bonus is sqrt(2 ln t / T_k). The bound of an untried client is 1.
+            # With m = 1, the bonus is sqrt(2 ln t / T_k). An untried client's bound is 1.
             bound = jnp.minimum(ucb_index(state.stats, round, 1), 1.0)
             score = (1 - self.queue_weight) * bound + self.queue_weight * state.queue
             clients = top_clients(score, available, context.num_selected, key)
@@ -118,7 +118,7 @@ def _reward(latency: Array, max_latency: Array | float) -> Array:
 
 
 class RbcsState(NamedTuple):
-    """State of RBCS-F. A client's context has C = F + 1 entries."""
+    """RBCS-F state. A client's context has C = F + 1 entries."""
 
     # Latency features reported before this round, then participation in the last round.
     context: Float[Array, "K C"]
@@ -134,14 +134,14 @@ class RbcsF(PolicyConfig):
 
     The latencies are taubar_k = max(c^T theta_k - a sqrt(c^T H_k^-1 c), 0), where theta_k = H_k^-1
     b_k is the ridge regression estimate from the client's contexts c. After each selection, Z_k <-
-    max(Z_k + beta - x_k, 0), where x_k is 1 for chosen clients and 0 for others. The problem has
-    the form of PAUSE (14), with index -V taubar and weight Z, and is solved by exact search.
+    max(Z_k + beta - x_k, 0), where x_k is 1 if client k was chosen and 0 otherwise. The problem
+    has the form of Eq. (14) of PAUSE, with index -V taubar and weight Z. Exact search solves it.
 
     Attributes:
       latency_weight: V, weight of the latency, in queue units per second.
       fairness: phi in [0, 1]. Each client must take part in at least a fraction beta = phi m / K
-        of the rounds, which is infeasible for phi > 1. (A public implementation uses beta = 0.15.)
-      exploration: a, scale of the confidence bound.
+        of the rounds. This is infeasible for phi > 1. (A public implementation uses beta = 0.15.)
+      exploration: a, scale of the confidence width.
       ridge: lambda, ridge penalty.
       query_seconds: duration of each round's query, in seconds.
     """

@@ -1,4 +1,4 @@
-"""One program for several policies, which avoids recompiling the rest of the simulation."""
+"""Shared program for several policies, which avoids recompiling the simulation for each one."""
 
 from __future__ import annotations
 

@@ -21,26 +21,26 @@ from pause_jax.policies.choose import by_data_size, draw_clients, first_of, top_
 
 
 class OortState(NamedTuple):
-    """State of Oort."""
+    """Oort state."""
 
     round: Int[Array, ""]  # number of past rounds
     utility: Float[Array, " K"]  # statistical utility of each client's last report
-    # Latency in seconds: expected before the first participation, last observed afterwards.
+    # Expected latency before the first participation, then the last observed latency (seconds).
     duration: Float[Array, " K"]
     last_round: Int[Array, " K"]  # int32, round of the last received report (0 if none)
     threshold: Float[Array, ""]  # percentile of durations above which clients are penalised
-    # Mean utility of exploited clients in each of the last 2 W rounds, oldest first; 0 if none.
+    # Mean utility of exploited clients in each of the last 2 W rounds, oldest first (0 if none).
     exploited: Float[Array, " rounds"]
 
 
 class Oort(PolicyConfig):
-    """Exploitation of high-utility clients, exploration of new ones, and a penalty on slow ones.
+    """Exploitation of high-utility clients and exploration of new ones, penalising slow clients.
 
     A client's score in round R is its utility plus sqrt(0.1 ln R / L), where L is the round of its
     last report. The utility is ``|B| sqrt(mean squared loss)`` over the client's training samples
-    B. Utilities are clipped at a quantile and scaled to [0, 1]. The score is multiplied by
-    (T / t)^a if the client's latency t exceeds T, a percentile of all latencies. A pacer adjusts T.
-    Over-commitment and the blacklist, off by default in the authors' code, are omitted.
+    B. Utilities are clipped at a quantile and scaled to [0, 1]. The score is multiplied by (T /
+    t)^a if the client's latency t exceeds T, a percentile of all latencies. A pacer sets the
+    percentile. Over-commitment and the blacklist (off in the authors' code) are not implemented.
 
     Attributes:
       exploration: share of the cohort reserved for exploration in round 1.
@@ -48,12 +48,12 @@ class Oort(PolicyConfig):
       exploration_min: lower bound on the exploration share.
       clip: quantile at which utilities are clipped.
       penalty: a, exponent of the penalty on slow clients.
-      threshold: initial percentile of latencies (100: no client is penalised).
+      threshold: initial latency percentile (at 100, no client is penalised).
       cutoff: minimum score of the n exploited clients, as a fraction of the n-th best score.
         Clients that reach this minimum are drawn with probabilities proportional to their scores.
-      pacer_step: W, number of rounds between adjustments by the pacer.
+      pacer_step: W, number of rounds between pacer adjustments.
       pacer_delta: change in the percentile per adjustment.
-      window: n new clients are drawn by score from the ``window`` * n best-scoring new clients.
+      window: size of the pool of best new clients, as a multiple of the number drawn from it.
     """
 
     name: ClassVar[str] = "oort"
@@ -104,7 +104,7 @@ class Oort(PolicyConfig):
             pool = fresh & first_of(best, num_best)
             drawn = draw_clients(explore_score, pool, num_clients, explore_key)
             explored = first_of(drawn, num_explore)
-            # The best-scoring of the remaining clients fill the remaining slots.
+            # The best-scoring remaining clients fill the remaining slots.
             score = jnp.where(seen, exploit_score, explore_score)
             rank = jnp.where(exploited | explored, jnp.inf, score)
             clients = top_clients(rank, available, m, fill_key)
@@ -137,7 +137,7 @@ class Oort(PolicyConfig):
         round: Array,
         available: Bool[Array, " K"],
     ) -> tuple[Array, Array]:
-        """Return the scores of all clients for exploitation and for exploration, float [K] each.
+        """Return all clients' exploitation and exploration scores, float [K] each.
 
         The exploitation score is (clipped and scaled utility + staleness bonus) * penalty. The
         exploration score is prior * penalty, where ``prior`` is the number of samples that a client
@@ -158,10 +158,10 @@ class Oort(PolicyConfig):
         return jnp.nan_to_num(score) * penalty, prior * penalty
 
     def paced(self, threshold: Array, history: Float[Array, " rounds"], round: Array) -> Array:
-        """Return the latency percentile after round R, between 5 and 100 if the pacer adjusts it.
+        """Return the latency percentile after a round, limited to [5, 100] if the pacer adjusts it.
 
         Every W rounds from round 2 W onwards, the pacer compares A and B, the sums of ``history``
-        over its first and its last W rounds. The percentile rises if ``|B - A| <= 0.1 A`` and falls
+        over the first and last W rounds. The percentile rises if ``|B - A| <= 0.1 A`` and falls
         if ``|B - A| >= 5 A``. A higher percentile admits slower clients. (In the paper, the pacer
         raises the percentile if A > B.)
         """
@@ -177,7 +177,7 @@ class Oort(PolicyConfig):
 
 
 class PiscesState(NamedTuple):
-    """State of Pisces."""
+    """Pisces state."""
 
     utility: Float[Array, " K"]  # statistical utility of each client's last report
     lag: Float[Array, "K n"]  # staleness of each client's last n updates, oldest first
@@ -188,8 +188,8 @@ class Pisces(PolicyConfig):
     """Selection by ``|B| sqrt(mean squared loss) / (lag + 1)^beta``, plus random exploration.
 
     The lag is the mean staleness of a client's last n updates. In synchronous rounds, the lag is 0,
-    and the score is the statistical utility of Oort. The number of explored clients is random
-    (binomial). Explored clients are drawn from clients whose first update has not arrived.
+    and the score is Oort's statistical utility. The number of explored clients follows a binomial
+    distribution. They are drawn from the clients whose first update has not arrived.
 
     The rule follows the ``statistical_only`` branch of the authors' code, which produced most of
     their figures. The optional outlier removal is not implemented. ``Asynchronous(pace=b)`` paces
@@ -230,7 +230,7 @@ class Pisces(PolicyConfig):
             number = jnp.sum(jax.random.bernoulli(number_key, share, (m,)), dtype=jnp.int32)
             fresh = available & (state.reports == 0)
             at_random = top_clients(jnp.zeros(num_clients), fresh, num_clients, explore_key)
-            # Order: new clients to explore, clients that reported (by score), other new clients.
+            # Order: new clients to explore, clients with reports (by score), other new clients.
             rest = jnp.where(fresh, -1.0, self.scores(state))
             rank = jnp.where(fresh & first_of(at_random, number), jnp.inf, rest)
             clients = top_clients(rank, available, m, tie_key)
@@ -252,7 +252,7 @@ class Pisces(PolicyConfig):
         return Policy(lambda: start, select, update)
 
     def scores(self, state: PiscesState) -> Array:
-        """Return all clients' non-negative scores, float [K], or 0 where the loss is not finite."""
+        """Return all clients' non-negative scores, float [K] (0 where the loss is not finite)."""
         known = jnp.clip(state.reports, 1, self.memory).astype(state.lag.dtype)
         lag = jnp.sum(state.lag, axis=1) / known
         score = state.utility / (lag + 1) ** self.penalty
@@ -260,6 +260,6 @@ class Pisces(PolicyConfig):
 
 
 def explored_share(policy: Oort | Pisces, round: Array) -> Array:
-    """Return the exploration share or probability in a round, at least ``exploration_min``."""
+    """Return a round's exploration share (Oort) or probability (Pisces), >= ``exploration_min``."""
     decay = policy.exploration_decay ** (round - 1).astype(jnp.float32)
     return jnp.maximum(policy.exploration * decay, policy.exploration_min)

@@ -1,4 +1,4 @@
-"""PAUSE, BSFL and the genie: policies that maximise PAUSE (14), an index plus additive rewards.
+"""Policies such as PAUSE that maximise an index plus additive rewards (Eq. 14 of PAUSE).
 
 Source: Peleg et al. 2025, Algorithms 1 and 2; Ben Ami et al. 2025 (BSFL).
 """
@@ -34,11 +34,11 @@ def maximiser(
     left: Callable[[Array], Array] | None,
     generalization: Callable[..., Array] = generalization_reward,
 ) -> Policy:
-    """Build the policy whose search maximises ``min index + sum of g and p terms``.
+    """Build a policy whose search maximises ``min index + sum of g and p terms``.
 
     The policy's state is the index rule's state. ``left`` maps participation counts [K] to the
-    remaining shares p [K] of the budgets. ``left`` is None without a privacy reward.
-    ``generalization`` computes g [K] from the arguments of :func:`generalization_reward`.
+    remaining budget shares p [K], and is None without a privacy reward. ``generalization``
+    computes g [K] and takes the same arguments as :func:`generalization_reward`.
     """
 
     def select(key: Array, state: Any, round: Array, available: Array) -> Selected:
@@ -62,10 +62,10 @@ class Pause(PolicyConfig):
     """PAUSE: upper confidence bounds on speed, plus generalization and privacy rewards.
 
     Attributes:
-      search: search algorithm that maximises PAUSE (14). Annealing() yields SA-PAUSE.
+      search: search algorithm that maximises Eq. (14). Annealing() yields SA-PAUSE.
       index: index rule that estimates speeds optimistically. The paper uses Ucb().
       left_of: denominator of the remaining budget share p_k (static): ``own`` for the
-        client's budget, as in PAUSE (7), or ``largest`` for the largest budget of all clients (our
+        client's budget, as in Eq. (7), or ``largest`` for the largest budget of all clients (our
         variant, which prefers clients with less noise in their updates).
     """
 
@@ -112,7 +112,7 @@ class Bsfl(Pause):
 
 
 class Genie(PolicyConfig):
-    """Genie of PAUSE (10), which maximises the reward with the true expected speeds."""
+    """Genie in Eq. (10) of PAUSE, which maximises the reward using the true expected speeds."""
 
     name: ClassVar[str] = "genie"
     summary: ClassVar[str] = "maximises the reward with the true expected speeds"
@@ -128,8 +128,8 @@ class Mixture(PolicyConfig):
     """Frank-Wolfe steps towards the mixture of cohorts with the largest long-run reward.
 
     PAUSE maximises the reward of the current round, although each participation lowers the
-    generalization reward of later rounds. ``Mixture`` replaces g in PAUSE (14) with the derivative
-    of the long-run generalization reward.
+    generalization reward of later rounds. ``Mixture`` replaces g in Eq. (14) of PAUSE with the
+    derivative of the long-run generalization reward.
 
     Attributes:
       index: index rule that estimates speeds optimistically.

@@ -2,7 +2,7 @@
 
 Source: Kang and Li, "Polaris: accelerating asynchronous federated learning with client selection",
 IEEE Transactions on Cloud Computing 2024, and the authors' code in Plato. The objective follows the
-Plato code. Here, probabilities sum to one, whereas the Plato code constrains their logarithms.
+Plato code. Our probabilities sum to one, whereas the Plato code constrains their logarithms.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pause_jax.base.struct import number
 from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.choose import by_data_size, draw_clients, mask_of
 
-# Number of bisection steps for log delta, enough for float32 precision.
+# Number of bisection steps for log delta, sufficient for float32 precision.
 _HALVINGS = 40
 
 
 class PolarisState(NamedTuple):
-    """State of Polaris."""
+    """Polaris state."""
 
     bound: Float[Array, " K"]  # G_k, norm of the last received update, or an estimate
-    staleness: Float[Array, " K"]  # s_k: 0.01, 0.1 or 1.1, see ``Polaris``
+    staleness: Float[Array, " K"]  # s_k, one of 0.01, 0.1 and 1.1 (see ``Polaris``)
     explored: Bool[Array, " K"]  # whether the server has received an update
 
 
@@ -34,14 +34,14 @@ class Polaris(PolicyConfig):
     """Sampling without replacement with probabilities q_k that minimise sum(a_k / q_k + b_k q_k).
 
     The terms a_k = beta p_k^2 G_k^2 and b_k = gamma p_k^2 s_k^2 G_k measure the effects of large
-    and of stale updates. The solution is q_k = sqrt(a_k / (b_k + tau)). Bisection finds the tau
+    and stale updates. The solution is q_k = sqrt(a_k / (b_k + tau)). Bisection finds the tau
     for which q sums to one. p_k is client k's share of the data. G_k is the norm of the last
     received update, noise included. For unexplored clients, G_k is initially 0.5, and then
-    ``optimism`` times the mean norm of the last round. s_k is 0.01 at first, 0.1 after a timely
+    ``optimism`` times the mean norm in the last round. s_k is 0.01 at first, 0.1 after a timely
     update, and 1.1 after a late update (``stale_updates="next"``).
 
-    This policy ignores staleness on the event clock of an asynchronous server. The policy also
-    ignores the norms of late updates, because policies do not observe these updates.
+    With an asynchronous server, this policy ignores staleness. It also ignores the norms of late
+    updates, because policies do not observe these updates.
 
     Attributes:
       size_weight: beta, weight of large updates.

@@ -27,7 +27,7 @@ from pause_jax.policies.choose import (
 
 
 class ChoiceState(NamedTuple):
-    """State of Power-of-Choice."""
+    """Power-of-Choice state."""
 
     # Ranking criterion: each client's latest known loss, or +inf if none is known.
     loss: Float[Array, " K"]
@@ -37,17 +37,17 @@ class ChoiceState(NamedTuple):
 class PowerOfChoice(PolicyConfig):
     """Selection of the m clients with the largest losses among d random candidates.
 
-    Candidates are drawn by data size without replacement. Equal weights bias the average by design.
+    Candidates are drawn by data size without replacement. Selected clients have equal weights.
 
     Attributes:
       loss: ranking criterion. ``full`` (pow-d) queries the loss on all local data, and ``batch``
-        (cpow-d) on a mini-batch. ``stale`` (rpow-d) uses the mean loss of the last local training
-        and sends no query. Clients whose loss is unknown rank first.
+        (cpow-d) queries it on a mini-batch. ``stale`` (rpow-d) uses the mean loss of the last local
+        training and sends no query. Clients whose loss is unknown rank first.
       candidates: d, number of candidates, from m to K (default: min(2 m, K)).
-      schedule: ``constant`` d, or ``linear`` for a linear decrease from d to m (adapow-d).
-      batch_size: size of the mini-batch for ``batch``.
+      schedule: ``constant``, or ``linear`` to decrease the number of candidates to m (adapow-d).
+      batch_size: mini-batch size for ``batch``.
       query_share: time to evaluate a sample, relative to the client's latency per training sample.
-        The default assumes that a forward pass takes 1/3 of the training time.
+        The default assumes that a forward pass takes 1/3 of a training step.
     """
 
     name: ClassVar[str] = "power_of_choice"

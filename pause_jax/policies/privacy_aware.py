@@ -1,8 +1,8 @@
 """Policies for heterogeneous budgets, where clients with smaller budgets send noisier updates.
 
 The error of a cohort's average update grows with nu_k, the expected squared norm of the noise in
-client k's next release. The error also grows with the bias of draws that are not proportional to
-data size. For similar problems, see arXiv 2408.08642, 2505.13655, 2602.21844 and 2602.22633.
+client k's next release. Sampling with probabilities not proportional to data size adds a bias.
+For similar problems, see arXiv 2408.08642, 2505.13655, 2602.21844 and 2602.22633.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ LEAST_COST = 1e-4
 
 
 class NoiseState(NamedTuple):
-    """State of noise sampling."""
+    """Noise sampling state."""
 
     counts: Int[Array, " K"]  # each client's number of participations
-    # Moving mean of max(|release|^2 - nu_k, 0), an estimate of the noise-free squared norm.
+    # Moving average of max(|release|^2 - nu_k, 0), an estimate of the noise-free squared norm.
     square: Float[Array, " K"]
-    known: Bool[Array, " K"]  # whether a release of the client has arrived
+    known: Bool[Array, " K"]  # whether a release from the client has arrived
 
 
 class NoiseSampling(PolicyConfig):
     """Random cohort of m clients, drawn with probabilities that balance noise against bias.
 
     The cost of client k is c_k = G_k^2 + nu_k, divided by the data-weighted mean cost. nu_k is the
-    expected squared norm of the noise in the next release. G_k^2 is the moving mean of max(0,
-    ``|release|^2 - nu_k``). A client without releases uses the mean G_k^2 of clients with releases.
+    expected squared norm of the noise in the next release. G_k^2 is the moving average of
+    max(0, ``|release|^2 - nu_k``). Clients without releases use the mean G_k^2 of other clients.
 
     With ``biased``, q minimises sum q_k c_k + lambda sum (q_k - p_k)^2 / p_k over 0 <= q_k <= 1 / m
     with sum q = 1, where p_k is client k's share of the data. Client k is drawn with probability
@@ -52,7 +52,7 @@ class NoiseSampling(PolicyConfig):
 
     With ``unbiased``, the inclusion probabilities pi_k minimise sum p_k^2 c_k / pi_k over 0 <= pi_k
     <= 1 with sum pi = m. The minimised sum is the error of an average with weights p_k / pi_k under
-    independent draws. In the solution, pi_k = min(1, s p_k sqrt(c_k)) for a factor s. At equal p_k,
+    independent draws. The solution is pi_k = min(1, s p_k sqrt(c_k)) for a factor s. For equal p_k,
     noisier clients are drawn more often. Scaling weights to sum to one adds a bias of order 1 / m.
 
     Attributes:
@@ -109,10 +109,10 @@ class NoiseSampling(PolicyConfig):
 
 
 class TolerantFirst(PolicyConfig):
-    """Selection of the m available clients with the least noise in their next release.
+    """Selection of the m available clients with the least noise in their next releases.
 
-    Aggregation weights are equal. This is the limit of :class:`NoiseSampling` for lambda -> 0 and
-    G_k = 0, where each q_k is 1 / m or 0. Under the ``geometric`` schedule, each release of a
+    Aggregation weights are equal. This policy is the limit of :class:`NoiseSampling` for lambda ->
+    0 and G_k = 0, where each q_k is 1 / m or 0. Under the ``geometric`` schedule, each release of a
     client is noisier than the previous one, so clients take turns.
     """
 
@@ -133,10 +133,10 @@ class BudgetGroups(PolicyConfig):
     """Sampling from groups of clients with similar budgets, with one sampling ratio per group.
 
     Groups correspond to equal intervals of the logarithm of the total budget. Group g has n_g
-    available clients, a share w_g of all available clients' data, and mean noise nu_g. Each client
-    in group g is drawn with probability r_g. The r_g minimise the noise of the average, sum w_g^2
-    nu_g / (r_g n_g), subject to sum r_g n_g = m. In the solution, r_g n_g is proportional to w_g
-    sqrt(nu_g) unless r_g is 1. Client weights w_g / (r_g n_g) are scaled to sum to one.
+    available clients, a share w_g of all available clients' data, and mean noise power nu_g. Each
+    client in group g is drawn with probability r_g. The r_g minimise the average's noise power, sum
+    w_g^2 nu_g / (r_g n_g), subject to sum r_g n_g = m. In the solution, r_g n_g is proportional to
+    w_g sqrt(nu_g) unless r_g is 1. Client weights w_g / (r_g n_g) are scaled to sum to one.
 
     Attributes:
       num_groups: maximum number of groups. Clients with equal budgets are in the same group.
@@ -171,7 +171,7 @@ def by_next_noise(context: Context, choose: Callable[[Array, Array, Array], Sele
     """Build a policy from ``choose``, which maps (key, noise [K], mask [K]) to a Selection.
 
     The noise comes from ``Context.noise_power``. The mask marks the available clients whose budget
-    is not spent. The state is the number of participations of each client.
+    is not spent. The state is each client's number of participations.
     """
 
     def select(key: Array, counts: Array, round: Array, available: Array) -> Selected:
@@ -213,7 +213,7 @@ def biased_probabilities(
     num_selected: int,
     bias_weight: Array | float,
 ) -> Float[Array, " K"]:
-    """Return the inclusion probabilities m q_k of :class:`NoiseSampling`, float [K], with sum m.
+    """Return inclusion probabilities m q_k for :class:`NoiseSampling`, float [K], summing to m.
 
     By the Karush-Kuhn-Tucker conditions, q_k = p_k (1 - (c_k - tau) / (2 lambda)), clipped to [0, 1
     / m]. Bisection finds the tau for which q sums to one. The share p_k is 0 for a client that
@@ -257,12 +257,12 @@ def drawn_by(
 
 
 def groups_of(budget: Array, num_groups: int) -> Array:
-    """Return each client's group, int32 [K], by equal intervals of the log budget (ascending).
+    """Divide the log budget range into equal intervals, and return each client's index, int32 [K].
 
     All clients are in group 0 if all budgets are equal or all are infinite.
     """
     log = jnp.log(jnp.where(jnp.isfinite(budget), budget, 1.0))
     least, most = jnp.min(log), jnp.max(log)
-    # Without both margins, rounding could put clients with equal budgets in different groups.
+    # Without the two margins, rounding could put clients with equal budgets in different groups.
     place = num_groups * (log - least) / jnp.maximum(most - least, 1e-5)
     return jnp.minimum(place + 1e-4, num_groups - 1).astype(jnp.int32)

@@ -24,22 +24,22 @@ from pause_jax.policies.choose import (
 
 
 class ReflState(NamedTuple):
-    """State of REFL."""
+    """REFL state."""
 
     clock: Float[Array, ""]  # end of the last round in seconds; -1 if unknown
-    slot: Float[Array, ""]  # mu, moving mean of round durations in seconds
+    slot: Float[Array, ""]  # mu, moving average of round durations in seconds
     due: Int[Array, ""]  # number of late updates that the next average includes
 
 
 class Refl(PolicyConfig):
     """Selection of the clients least likely to be available in the next time slot.
 
-    The next slot is mu to 2 mu seconds from now. After a round of D seconds, mu <- (1 - alpha) D +
-    alpha mu. All available clients report their probability of being available in the slot. In the
-    simulation, this probability is the smaller of the availability trace's forecasts for the two
-    ends of the slot (``Context.forecast``). The cohort has max(1, m - s) clients, where s is the
-    number of late updates that enter the next average (``stale_updates="next"``). Ties are broken
-    at random. All clients are tied if the run has no trace or its server has no clock.
+    The next slot runs from mu to 2 mu seconds from now. After a round of D seconds, mu <- (1 -
+    alpha) D + alpha mu. All available clients report their probability of being available in the
+    slot. In the simulation, this probability is the smaller of the availability forecasts for the
+    start and end of the slot (``Context.forecast``). The cohort has max(1, m - s) clients, where s
+    is the number of late updates that enter the next average (``stale_updates="next"``). Ties are
+    broken at random. All clients are tied if the run has no trace or the server has no clock.
 
     Set ``Learning(stale_damping=0.35)`` to weight stale updates as in REFL.
 

@@ -1,4 +1,4 @@
-"""Wrapper that presents the clients to a policy in a permuted order."""
+"""Policy wrapper that permutes the client numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unbiased sampling: the expected average of a cohort equals the average over all data.
+"""Unbiased sampling policies, whose expected cohort average equals the average over all data.
 
 Source: Li et al. 2020 (MD sampling); Fraboni et al., "Clustered sampling", ICML 2021, Algorithm 1;
 Ribero, Vikalo and de Veciana, "Federated learning under intermittent client availability and
@@ -59,7 +59,7 @@ class F3ast(PolicyConfig):
     """Selection of the m clients with the largest ratio of data share to participation rate.
 
     p_k is client k's share of the data, and r_k its participation rate. After each round, r <- (1 -
-    beta) r + beta x, where x_k is 1 for chosen clients and 0 for others. Before round 1, r = p. The
+    beta) r + beta x, where x_k is 1 if client k was chosen, else 0. Before round 1, r = p. The
     selection follows the gradient of -sum p_k^2 / r_k, the negative variance of the average.
     Aggregation weights are proportional to p_k / r_k with the updated rates. The long-run average
     is unbiased unless rounds often have fewer than m available clients.
@@ -119,7 +119,7 @@ def size_distributions(data_size: Array, num_selected: int) -> Array:
 
 
 def draw_from_rows(key: Array, rows: Array, available: Array, context: Context) -> Selection:
-    """Draw one available client from each row of the probabilities ``rows`` [m, K].
+    """Draw one available client from each row of ``rows``, unnormalised probabilities [m, K].
 
     All draws have the same weight. A client drawn twice trains once with twice the weight, leaving
     one slot empty. Weights sum to one, or to zero if no client is available.

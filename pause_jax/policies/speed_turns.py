@@ -18,7 +18,7 @@ from pause_jax.policies.index import IndexRule, Ucb
 
 
 class TurnsState(NamedTuple):
-    """State of speed turns."""
+    """Speed turns state."""
 
     index: Any  # state of the index rule
     due: Bool[Array, " K"]  # clients that have not had a turn in this cycle
@@ -28,7 +28,7 @@ class SpeedTurns(PolicyConfig):
     """Selection of the fastest clients, by estimated speed, among those due in the current cycle.
 
     A client takes part at most once per cycle, with clients of similar speed. If fewer than m due
-    clients are available, the fastest other available clients join and start the next cycle.
+    clients are available, the fastest other available clients join them and start the next cycle.
 
     Attributes:
       index: index rule that estimates speeds optimistically.
@@ -60,7 +60,7 @@ class SpeedTurns(PolicyConfig):
         def update(state: TurnsState, selection: Selection, observation: Observation) -> TurnsState:
             speed = context.min_latency / observation.latency
             chosen = mask_of(selection.clients, selection.active, num_clients)
-            ahead = chosen & ~state.due  # turns of the next cycle
+            ahead = chosen & ~state.due  # clients that start the next cycle
             due = jnp.where(jnp.any(ahead), ~ahead, state.due & ~chosen)
             return TurnsState(index.update(state.index, selection, speed, observation), due)
 

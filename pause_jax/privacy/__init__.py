@@ -1,6 +1,6 @@
 """Local differential privacy: budgets, mechanisms and empirical audits."""
 
-# Names imported as "X as X" are used by other packages of pause_jax but are not public.
+# Names imported as "X as X" are used by other subpackages but are not public.
 # ruff: noqa: I001
 
 from pause_jax.privacy.budget import (

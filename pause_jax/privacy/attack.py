@@ -1,10 +1,10 @@
 """Two-point attacks that an audit uses to lower-bound a mechanism's epsilon.
 
-Jagielski, Ullman, Oprea (2020): for an (epsilon, delta)-LDP mechanism M and any set E of releases,
+By Jagielski, Ullman and Oprea (2020), for any (epsilon, delta)-LDP mechanism M and any event E,
 
     P[M(x0) in E] <= e^epsilon P[M(x1) in E] + delta        for neighbours x0 and x1,
 
-so estimates of the two probabilities bound epsilon from below. The event E is "a score of the
+so estimates of the two probabilities yield a lower bound on epsilon. The event E is "a score of the
 release is at least a threshold", or its complement. We fit the scores, choose the attack (inputs,
 score and event) and count how often the event occurs. Each of these three steps uses a separate set
 of releases, so the count is unbiased.
@@ -22,26 +22,26 @@ from jax import Array
 from jax.tree_util import Partial
 from scipy.special import betaincinv
 
-# Confidence of the bounds that rank thousands of candidate attacks. At a lower confidence,
+# Confidence level of the bounds that rank thousands of candidate attacks. At lower confidence,
 # candidates with lucky counts in a thin tail would win.
 CHOICE_CONFIDENCE = 0.999
 THRESHOLDS = 201  # number of thresholds per score
-MAX_DISCRIMINANT = 256  # maximum number of entries for estimating a covariance
+MAX_DISCRIMINANT = 256  # maximum number of entries for estimating covariances
 FITTED_NUMBERS = 2**24  # maximum number of floats per input in memory during fitting
 CHUNK_NUMBERS = 2**20  # maximum number of floats drawn at once
 
-Release = Partial  # (key, input) -> release, with traced bound arguments
+Release = Partial  # (key, input) -> release; bound arguments are traced
 Score = Callable[[np.ndarray], np.ndarray]  # releases [n, entries] -> scores [n], larger under x0
 # (key, input, n, reduction of releases [chunk, entries]) -> reduction of n releases
 Draw = Callable[[Array, np.ndarray, int, Callable[[np.ndarray], np.ndarray]], np.ndarray]
 
 
 class Attack(NamedTuple):
-    """Pair of inputs, and an event that distinguishes them by the score of a release."""
+    """Pair of inputs, and an event that distinguishes them by a release's score."""
 
-    name: str  # names of the pair and of the score
+    name: str  # names of the pair and the score
     inputs: tuple[np.ndarray, np.ndarray]  # x0, x1
-    score: Score  # fitted to releases of this pair
+    score: Score  # fitted to releases from this pair
     threshold: float  # in units of the score
     below: bool  # whether the event is score < threshold instead of >=
     swapped: bool  # whether the event is more likely under x1 than under x0
@@ -178,7 +178,7 @@ def _best_events(
 
 
 def _fit(direction: np.ndarray, seen0: np.ndarray, seen1: np.ndarray) -> dict[str, Score]:
-    """Return the fitted scores by name. Each score detects one kind of noise or fault."""
+    """Fit scores, and return them keyed by name. Each score detects one type of noise or fault."""
     mean0, mean1 = seen0.mean(axis=0), seen1.mean(axis=0)
     touched = direction != 0
 
@@ -208,11 +208,11 @@ def _fit(direction: np.ndarray, seen0: np.ndarray, seen1: np.ndarray) -> dict[st
 
 
 def _discriminants(seen0: np.ndarray, seen1: np.ndarray) -> dict[str, Score]:
-    """Fit the two discriminants to releases [n, entries], using the covariance of the entries."""
+    """Fit a linear and a quadratic discriminant to releases [n, entries], using covariances."""
     mean0, mean1 = seen0.mean(axis=0), seen1.mean(axis=0)
     spread0, spread1 = (np.atleast_2d(np.cov(seen, rowvar=False)) for seen in (seen0, seen1))
-    # If noise cancels in a combination of entries, the covariance is singular. The ridge makes the
-    # covariance invertible, and the noise-free combination still has a million times more weight.
+    # If noise cancels in a combination of entries, the covariance is singular. The ridge makes it
+    # invertible but still gives a noise-free combination a million times the weight of others.
     entries = mean0.size
     ridge = 1e-6 * np.trace(spread0 + spread1) / entries + 1e-30
     ridge = ridge * np.eye(entries)
@@ -220,11 +220,11 @@ def _discriminants(seen0: np.ndarray, seen1: np.ndarray) -> dict[str, Score]:
     precision0, precision1 = (np.linalg.inv(spread + ridge) for spread in (spread0, spread1))
 
     def linear(y: np.ndarray) -> np.ndarray:
-        """Return Fisher's linear discriminant, which detects noise that several entries share."""
+        """Return Fisher's linear discriminant, which detects noise shared by several entries."""
         return y @ weights
 
     def quadratic(y: np.ndarray) -> np.ndarray:
-        """Return the quadratic discriminant, which detects differences in the correlations."""
+        """Return the quadratic discriminant, which detects differences in correlations."""
         return _distance(y, mean1, precision1) - _distance(y, mean0, precision0)
 
     return {"discriminant": linear, "quadratic": quadratic}

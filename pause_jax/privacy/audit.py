@@ -1,7 +1,7 @@
-"""Empirical audits: lower bounds on the true epsilon of a mechanism.
+"""Empirical audits: lower bounds on a mechanism's true epsilon.
 
-By attacking the mechanism, an audit can refute a claimed epsilon (with a larger lower bound) but
-cannot prove the claim. Source: Jagielski, Ullman, Oprea (2020).
+An audit attacks the mechanism. A lower bound above the claimed epsilon refutes the claim, but no
+audit can prove the claim. Source: Jagielski, Ullman and Oprea (2020).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Audit(NamedTuple):
     delta: float
     lower_bound: float  # lower bound on the true epsilon
     confidence: float  # probability that the lower bound holds
-    resolution: float  # largest possible lower bound, ln(samples / 15) at delta 0, confidence 0.95
+    resolution: float  # largest possible bound, ln(samples / 15) at delta 0 and confidence 0.95
     samples: int  # total number of releases
-    attack: str  # names of the inputs and of the score in the strongest attack
+    attack: str  # names of the inputs and the score in the strongest attack
 
     @property
     def violated(self) -> bool:
@@ -52,11 +52,11 @@ def audit(
     samples: int = 200_000,
     confidence: float = 0.95,
 ) -> Audit:
-    """Audit a mechanism with two-point attacks on the worst-case pairs of updates.
+    """Audit a mechanism with two-point attacks on worst-case pairs of updates.
 
     Args:
       mechanism: mechanism to audit, whose ``delta`` is part of the claim. Audit Gaussian noise at
-        delta 0.1, because the events that distinguish inputs are too rare at 1e-5.
+        delta 0.1, because events that distinguish inputs are too rare at delta 1e-5.
       key: random key. Results are reproducible for a given key.
       epsilon: claimed epsilon of a single release.
       claim: ``coordinate`` (neighbours differ in one coordinate) or ``update`` (neighbours are
@@ -66,7 +66,7 @@ def audit(
       confidence: confidence of the lower bound.
 
     Returns:
-      Result of the audit. All epsilons apply to a single release, per unit of the claim.
+      Audit result. Every epsilon applies to a single release, per unit of the claim.
 
     Raises:
       ConfigError: if the claim, epsilon, dimension, number of samples or confidence is invalid.
@@ -100,7 +100,7 @@ def _neighbours(claim: str, dimension: int) -> dict[str, tuple[np.ndarray, np.nd
     if claim == "update":
         # Only this pair reveals clipping that is too weak for dense updates.
         return pairs | {"+-(1, .., 1)": (full, -full)}
-    # Norm clipping also changes the other coordinates, but the claim is about a single coordinate.
+    # Norm clipping also changes the other coordinates, but the claim covers a single coordinate.
     return pairs | {
         "+-e_1, other coordinates large": (full, full - 2 * axis),
         "0 or huge e_1, other coordinates large": (full - axis, full + 1e4 * axis),

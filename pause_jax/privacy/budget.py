@@ -1,9 +1,9 @@
 """Privacy budgets: schedules of the epsilon that a client spends in each participation.
 
 A schedule defines eps_i for i = 1, 2, ... with sum eps_i <= eps_bar. By basic composition (PAUSE,
-Theorem 2), all releases of a client are then jointly eps_bar-LDP, no matter how often the client
-is chosen or how this choice depends on the past. Every epsilon applies to one client and one unit
-of the mechanism (``Mechanism.unit``). Methods apply elementwise to integer participation arrays.
+Theorem 2), all of a client's releases are then jointly eps_bar-LDP, regardless of how often the
+client is chosen and how this choice depends on the past. Each epsilon applies to one client and
+one ``Mechanism.unit``. Methods apply elementwise to integer participation arrays.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Budget(Config):
     """Base class for budgets, which define the total, spent and remaining epsilon of a client."""
 
     def remaining(self, participations: Array) -> Array:
-        """Return p_k in PAUSE (7), the share of the budget that is left after n participations."""
+        """Return p_k in Eq. (7) of PAUSE, the share of the budget left after n participations."""
         raise NotImplementedError
 
     def epsilon(self, participation: Array) -> Array:
-        """Return eps_i of the i-th participation, i >= 1, or 0 if the schedule has ended."""
+        """Return eps_i for participation i >= 1, or 0 if the schedule has ended."""
         raise NotImplementedError
 
     def exhausted(self, participation: Array) -> Array:
@@ -46,7 +46,7 @@ class Budget(Config):
         return jnp.asarray(jnp.inf)
 
     def of_clients(self, key: Array, num_clients: int) -> Self:
-        """Return the budget with a separate eps_bar for each client, [K], drawn with ``key``."""
+        """Return the budget with per-client eps_bar values, [K], drawn with ``key``."""
         return self
 
     def of_client(self, client: int) -> Self:
@@ -113,7 +113,7 @@ class Schedule(Budget):
         return self.total_epsilon * (1 - self.remaining(participations))
 
     def at_least_something(self, epsilon: Array) -> Array:
-        """Clamp eps_i to at least ``LEAST_SHARE`` of eps_bar, elementwise, because 0 is invalid."""
+        """Raise eps_i elementwise to at least ``LEAST_SHARE`` * eps_bar, because 0 is invalid."""
         tiny = jnp.finfo(epsilon.dtype).tiny
         return jnp.maximum(epsilon, jnp.maximum(self.total_epsilon * LEAST_SHARE, tiny))
 
@@ -125,11 +125,11 @@ def _real(times: Array) -> Array:
 class Geometric(Schedule):
     """Geometric schedule eps_i = eps_bar (e^eta - 1) e^(-eta i), with p_k = e^(-eta T_k).
 
-    T_k is the number of participations (PAUSE, below equation (6)). The budget is never exhausted,
+    T_k is the number of participations (PAUSE, below Eq. 6). The budget is never exhausted,
     but from about i = 70 / eta onwards, eps_i is only 2^-100 eps_bar, and the noise is huge.
 
     Attributes:
-      decay: eta, > 0 and at most 80.
+      decay: eta, in (0, 80].
     """
 
     name: ClassVar[str] = "geometric"
@@ -140,7 +140,7 @@ class Geometric(Schedule):
     def remaining(self, participations: Array) -> Array:
         return jnp.exp(-self.decay * _real(participations))
 
-    # Computing 1 - e^(-eta) loses all digits of a small eta, and e^eta may overflow.
+    # Evaluating 1 - e^(-eta) loses all digits for small eta, and e^eta may overflow.
     def epsilon(self, participation: Array) -> Array:
         left = self.total_epsilon * jnp.exp(-self.decay * _real(participation - 1))
         return self.at_least_something(-jnp.expm1(-self.decay) * left)
@@ -178,7 +178,7 @@ class Uniform(Schedule):
 class Constant(Schedule):
     """Constant eps per release, except that the last release spends the remaining budget.
 
-    Clients with a small budget have fewer releases. With the other schedules, all clients have the
+    Clients with smaller budgets have fewer releases. With the other schedules, all clients have the
     same number of releases, and eps_i is proportional to the client's budget.
 
     Attributes:
@@ -201,13 +201,13 @@ class Constant(Schedule):
         return jnp.where(self.exhausted(participation), 0.0, jnp.minimum(left, self.per_release))
 
     def exhausted(self, participation: Array) -> Array:
-        # If eps divides the budget, the residue is a rounding error, not a remaining budget.
+        # If eps divides the budget, a tiny remainder is rounding error rather than unspent budget.
         left = self.total_epsilon - _real(participation - 1) * self.per_release
         return left <= 1e-5 * self.per_release
 
 
 class Table(Schedule):
-    """Table of shares of eps_bar, one per participation. The schedule ends after the last share.
+    """Schedule with an explicit share of eps_bar per participation, ending after the last share.
 
     Attributes:
       shares: eps_i / eps_bar > 0 for i = 1, 2, ..., with a sum of at most 1 (static).

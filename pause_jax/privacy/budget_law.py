@@ -1,6 +1,6 @@
-"""Distributions of client-specific budgets, as multipliers of ``total_epsilon``.
+"""Distributions of per-client budgets, defined by factors that multiply ``total_epsilon``.
 
-The budget of client k is eps_bar_k = ``total_epsilon`` times the client's factor. A run draws the
+Client k's budget eps_bar_k is ``total_epsilon`` times the client's factor. A run draws the
 factors once, from its ``world`` random stream, so runs with the same key have the same budgets.
 """
 
@@ -20,13 +20,13 @@ class BudgetLaw(Config):
     """Base class for distributions of client factors, which multiply ``total_epsilon``.
 
     Attributes:
-      drawn: whether the factors depend on the key of a run.
+      drawn: whether the factors depend on the run's key.
     """
 
     drawn: ClassVar[bool] = True
 
     def factors(self, key: Array, num_clients: int) -> Array:
-        """Return the factors of all clients, float [K] > 0."""
+        """Return the clients' positive factors, float [K]."""
         raise NotImplementedError
 
 
@@ -34,9 +34,9 @@ class Tiers(BudgetLaw):
     """Client tiers with one factor each. Tier sizes are fixed, and clients are assigned at random.
 
     Attributes:
-      values: each tier's factor > 0 (static). With ``total_epsilon = 1``, the factors are budgets.
+      values: each tier's factor, > 0 (static). If ``total_epsilon`` is 1, the factors are budgets.
       shares: share of the clients in each tier, summing to 1 (static). Tier sizes are rounded down.
-        The sizes with the largest remainders are then rounded up until the sum is K.
+        The sizes with the largest remainders are then rounded up until the sizes sum to K.
     """
 
     name: ClassVar[str] = "tiers"
@@ -89,7 +89,7 @@ class PerClient(BudgetLaw):
     """Explicit factors for all clients, in client order.
 
     Attributes:
-      values: K factors > 0 (static). With ``total_epsilon = 1``, the factors are the budgets.
+      values: K factors, > 0 (static). If ``total_epsilon`` is 1, the factors are the budgets.
     """
 
     name: ClassVar[str] = "per_client"

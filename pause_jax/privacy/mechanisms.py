@@ -1,8 +1,8 @@
 """Mechanisms that privatize an update before it leaves a client (local differential privacy).
 
-float32 noise only simulates the statistics of a mechanism. An adversary who sees the bits of a
-release can distinguish inputs (Mironov 2012), so do not deploy float32 noise. XLA may fuse, reorder
-and round float32 operations, so neither snapping nor discrete noise would make releases secure.
+float32 noise only simulates a mechanism's statistics. An adversary who sees the bits of a release
+can distinguish inputs (Mironov 2012), so do not deploy float32 noise. XLA may fuse, reorder and
+round float32 operations, so neither snapping nor discrete noise would make releases secure.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pause_jax.base.struct import Config, ConfigError, Sizes, node, number
 from pause_jax.privacy.budget import Budget, Geometric, Schedule, Unlimited
 from pause_jax.rng import draws
 
-# Units that epsilon may protect.
+# Units that epsilon can protect.
 UNITS = ("coordinate", "update")
 
 
-# Privacy losses of n releases of one client. ``Mechanism.privacy_loss`` returns one of the types
-# below, and ``analysis.ledger`` composes the releases.
+# Privacy losses of a client's n releases. ``Mechanism.privacy_loss`` returns one of the types
+# below, and ``analysis.ledger`` composes the losses.
 
 
 class LaplaceLoss(NamedTuple):
@@ -41,7 +41,7 @@ class GaussianLoss(NamedTuple):
 
 
 class WorstLoss(NamedTuple):
-    """Privacy loss of randomised response, the worst case (Kairouz, Oh and Viswanath 2015)."""
+    """Worst-case privacy loss, that of randomised response (Kairouz, Oh and Viswanath 2015)."""
 
     epsilon: Float[Array, " n"]  # eps_i > 0
     delta: Float[Array, ""] | float = 0.0  # delta of each release (0 for a pure mechanism)
@@ -78,7 +78,7 @@ class Mechanism(Config):
             )
 
     def privacy_loss(self, epsilon: Array) -> PrivacyLoss:
-        """Return the privacy loss of n releases, where ``epsilon`` is float [n] > 0."""
+        """Return the privacy loss of n releases. ``epsilon`` is float [n] > 0."""
         return NoGuarantee()
 
     def with_budget(self, budget: Budget) -> Self:
@@ -143,7 +143,7 @@ class Budgeted(Mechanism):
 
 
 class PerCoordinateLaplace(Budgeted):
-    """Mechanism of PAUSE, with Laplace(Delta / eps) noise on coordinates clamped to +-Delta/2.
+    """PAUSE mechanism that clamps coordinates to +-Delta/2 and adds Laplace(Delta / eps) noise.
 
     Formal guarantees:
       Each eps_i covers a single coordinate. The guarantee is pure eps_i-LDP (replace-one).

@@ -35,15 +35,15 @@ class Projected(Mechanism):
     """Mechanism that projects the update onto k random dimensions and privatizes the projection.
 
     The projection is a subsampled randomised Hadamard transform. It pads the update to length n,
-    the next power of two, flips signs at random, applies the Walsh-Hadamard transform, and keeps
-    one coordinate from each of k blocks, scaled by the square root of the block's length. The
+    the next power of two, flips signs at random, and applies the Walsh-Hadamard transform. It keeps
+    one coordinate from each of k blocks, scaled by the square root of the block length. The
     transposed transform maps the release back without storing a matrix.
 
     Formal guarantees:
       The guarantees of ``inner`` hold for the whole update, because the projection does not depend
-      on the data and ``inner`` clips its input. The projection is public. A client sends k numbers.
+      on the data and ``inner`` clips its input. The projection is public. A client sends k values.
 
-    The release is unbiased if the projected norm is below the bound C of ``inner``. Longer
+    The release is unbiased if the projection's norm is at most C, the bound of ``inner``. Longer
     projections are clipped, which shortens an update of norm C by about 0.28 C / sqrt(k). With
     the default ``inner``, the mechanism follows Fast ProjUnit (Asi et al. 2023, arXiv 2306.04444).
 

@@ -1,7 +1,7 @@
-"""Mechanisms that randomise the direction of updates with bounded L2 norm.
+"""Mechanisms that randomise the direction of updates with a bounded L2 norm.
 
-At epsilon 8 with 50,890 parameters, PrivUnitG has 1/10 of the Gaussian mechanism's error, and
-1/30,000 of the error of Laplace noise with an L1 bound large enough to preserve L2 unit vectors.
+For epsilon = 8 and 50,890 parameters, PrivUnitG's error is 1/10 of the Gaussian mechanism's error.
+It is 1/30,000 of the error of Laplace noise with an L1 bound that preserves L2 unit vectors.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def direction(x: Array) -> Array:
 
 
 class Cap(NamedTuple):
-    """Parameters of PrivUnitG for one epsilon."""
+    """PrivUnitG parameters for one epsilon."""
 
     log_odds: Float[Array, ""]  # log odds of p, the probability of drawing from the cap
     log_share: Float[Array, ""]  # log of q, the cap's probability under the normal distribution
@@ -46,9 +46,9 @@ class Cap(NamedTuple):
 def best_cap(epsilon: Array) -> Cap:
     """Find the cap with the smallest sigma for a scalar epsilon.
 
-    Pure epsilon-LDP requires (p / q) / ((1 - p) / (1 - q)) = e^epsilon. The best p is 1/2 for small
-    epsilon and about 1 - 1 / (2 epsilon) for large epsilon, so a grid of log odds from 0 to 12
-    covers every epsilon up to ``MAX_EPSILON``.
+    Pure epsilon-LDP requires (p / q) / ((1 - p) / (1 - q)) <= e^epsilon, and equality is best. The
+    best p is 1/2 for small epsilon and about 1 - 1 / (2 epsilon) for large epsilon, so a grid of
+    log odds from 0 to 12 covers every epsilon up to ``MAX_EPSILON``.
     """
     epsilon = jnp.minimum(epsilon, MAX_EPSILON)
     log_odds = jnp.linspace(0.0, 12.0, 121)
@@ -64,8 +64,8 @@ def best_cap(epsilon: Array) -> Cap:
 def priv_unit_g(key: Array, unit: Array, epsilon: Array) -> Array:
     """Draw an unbiased release, float [d], of the unit vector ``unit``, float [d].
 
-    Asi, Feldman and Talwar 2022 (arXiv 2205.02466). The guarantee holds only if ``unit`` has
-    Euclidean norm 1. ``epsilon`` is a scalar > 0.
+    Source: Asi, Feldman and Talwar 2022 (arXiv 2205.02466). The privacy guarantee holds only if
+    ``unit`` has Euclidean norm 1. ``epsilon`` is a scalar > 0.
     """
     along_key, inside_key, around_key = jax.random.split(key, 3)
     cap = best_cap(epsilon)
@@ -82,7 +82,7 @@ class PrivUnitG(WholeUpdate):
 
     Formal guarantees:
       Each eps_i covers the whole update. The guarantee is pure eps_i-LDP (replace-one).
-      The guarantee holds for any two unit vectors, without a sensitivity bound. Source: Asi,
+      It holds for any two unit vectors and does not rely on a sensitivity bound. Source: Asi,
       Feldman and Talwar 2022 (arXiv 2205.02466).
 
     The clipped update is divided by C and extended by one coordinate to a unit vector. The release
@@ -95,7 +95,7 @@ class PrivUnitG(WholeUpdate):
     )
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
-        # Clip after the division, whose rounding could otherwise leave the norm above 1.
+        # Clip after dividing, because rounding in the division could leave the norm above 1.
         inside = clip_l2(update / self.clip_norm, 1.0)
         last = jnp.sqrt(jnp.maximum(0.0, 1 - inside @ inside))
         unit = jnp.append(inside, last)
@@ -103,14 +103,14 @@ class PrivUnitG(WholeUpdate):
 
     def noise_power(self, epsilon: Array, dimension: int) -> Array:
         cap = jax.vmap(best_cap)(epsilon)
-        # The mean square of a unit vector's release is sigma^2 in each of d - 1 directions and
-        # sigma^2 (1 + gamma / sigma) along the vector.
+        # The release of a unit vector has mean square sigma^2 (1 + gamma / sigma) along the vector
+        # and sigma^2 in each of the d - 1 orthogonal directions.
         power = dimension * cap.scale**2 + cap.edge * cap.scale
         return self.clip_norm**2 * (power - 1)
 
 
 def duchi_length(dimension: int, epsilon: Array) -> Array:
-    """Compute B of Duchi, Jordan and Wainwright, the norm of every release of a unit-ball input."""
+    """Compute B of Duchi, Jordan and Wainwright, the norm of each release for unit-ball inputs."""
     # Use float64 on the host, because the two log-gamma terms are large and nearly equal.
     log_ratio = math.lgamma((dimension + 1) / 2) - math.lgamma(dimension / 2)
     return math.sqrt(math.pi) * math.exp(log_ratio) / jnp.tanh(epsilon / 2)

@@ -3,8 +3,8 @@
 A landscape defines the energies, neighbourhoods and temperature scale of a round. `init_chain` and
 `chain_step` run one chain. Several chains run under vmap, and the search returns the best set.
 
-Source: Peleg et al. 2025, PAUSE (18) and (19), rules R1 and R2 of section IV-B; Ben Ami et al. 2025
-(BSFL), section V.
+Source: Peleg et al. 2025 (PAUSE), Eqs. (18) and (19), and rules R1 and R2 in section IV-B; Ben Ami
+et al. 2025 (BSFL), section V.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pause_jax.base.struct import number, static
 from pause_jax.rng.summation import on_grid, tree_sum
 
 NEIGHBOURHOODS = ("pause", "alsa", "vanilla")
-# omega of PAUSE (19), which makes C exceed the largest energy difference even in float32.
+# omega in Eq. (19) of PAUSE, which makes C exceed the largest energy difference even in float32.
 OMEGA = 1e-6
 # Maximum number of clients for which float32 uniforms are precise enough to draw a client.
 FEW = 2**16
@@ -45,9 +45,9 @@ def make_landscape(
 ) -> Landscape:
     """Rank clients in R2's lists, compute C, make the index finite, and round weights to a grid.
 
-    ``pause`` uses ucb, g and (if present) p, with C from PAUSE (19). ``alsa`` uses ucb and g, and
-    ``vanilla`` uses only R1. For ``alsa`` and ``vanilla``, C is ``problem.energy_range``. Ties are
-    broken at random. (The authors' code perturbs the values by 1e-8 instead.)
+    ``pause`` ranks by ucb, g and (if present) p, with C from Eq. (19). ``alsa`` ranks by ucb and g,
+    and ``vanilla`` uses only R1. For ``alsa`` and ``vanilla``, C is ``problem.energy_range``. Ties
+    are broken at random. (The authors' code perturbs the values by 1e-8 instead.)
     """
     index = _finite(problem.index, problem.weight, num_selected, available)
     lists = jnp.concatenate([problem.index[None], problem.terms])
@@ -63,7 +63,7 @@ def make_landscape(
 def _extremes(values: Array, num_selected: int, available: Array) -> tuple[Array, Array]:
     """Return the m largest values of available clients, descending, and the m smallest, ascending.
 
-    These values are B_m and A_m of PAUSE (19), padded with -inf and +inf if fewer are available.
+    These values are B_m and A_m in Eq. (19). Missing values are -inf and +inf, respectively.
     """
     high = lax.top_k(jnp.where(available, values, -jnp.inf), num_selected)[0]
     low = -lax.top_k(jnp.where(available, -values, -jnp.inf), num_selected)[0]
@@ -102,7 +102,7 @@ def _ranks(lists: Array, key: Array) -> Array:
 
 
 def _largest_difference(index: Array, terms: Array, num_selected: int, available: Array) -> Array:
-    """Compute an upper bound on the energy difference between sets, PAUSE (19) without omega."""
+    """Compute an upper bound on energy differences between sets (PAUSE, Eq. 19, without omega)."""
     index_high, index_low = _extremes(index, num_selected, available)
     highs, lows = jax.vmap(lambda term: _extremes(term, num_selected, available))(terms)
     return (
@@ -114,13 +114,13 @@ def _largest_difference(index: Array, terms: Array, num_selected: int, available
 
 
 def walk_energy(landscape: Landscape, members: Array) -> Array:
-    """Compute the energy, PAUSE (18), of the set with mask ``members`` in a landscape."""
+    """Compute the energy (PAUSE, Eq. 18) of the set with mask ``members`` in a landscape."""
     slowest = jnp.min(jnp.where(members, landscape.index, jnp.inf))
     return slowest + jnp.sum(jnp.where(members, landscape.weight, 0.0))
 
 
 def neighbour_masks(landscape: Landscape, members: Array) -> tuple[Array, Array, Array, Array]:
-    """Return the neighbourhood of R1 and R2 as two products of sets, encoded as four masks [K].
+    """Return the neighbourhood defined by R1 and R2 as two set products, given by four masks [K].
 
     A neighbour of a set swaps a member i for an available non-member j. A swap is *active* if i is
     the lowest member in at least one list, and *passive* if j is below all members in at least one
@@ -145,7 +145,7 @@ def num_swaps(leaving: Array, entering: Array) -> Array:
 
 
 class ChainState(NamedTuple):
-    """State of a chain. Both masks have m true entries, or fewer if fewer clients are available."""
+    """Chain state. Both masks have m true entries, or fewer if fewer clients are available."""
 
     members: Bool[Array, " K"]
     energy: Float[Array, ""]
@@ -157,7 +157,7 @@ class AnnealingTrace(NamedTuple):
     """Results of all chains. Energies per step use the landscape's index and weight."""
 
     clients: Int[Array, " m"]  # best set over all chains, ascending
-    energy: Float[Array, ""]  # energy of this set, PAUSE (18)
+    energy: Float[Array, ""]  # energy of this set (PAUSE, Eq. 18)
     best_energy: Float[Array, "chains steps"]  # best energy of each chain after each step
     current_energy: Float[Array, "chains steps"]  # energy of each chain's set after each step
     acceptance_rate: Float[Array, ""]  # fraction of accepted steps over all chains
@@ -182,9 +182,9 @@ def chain_step(
     ``exp((E(new) - E(old)) / tau)``, where ``tau = C / (kappa ln(1 + step))``. (With the sign
     printed in the paper, every move would be accepted.)
 
-    Each of n clients that may leave or enter is drawn with probability 1 / n, up to a relative
-    error of n / 2^23, e.g. 4e-5 for n = 300 (n / 2^32 in networks of more than ``FEW`` clients).
-    ``bits`` contains four independent random words, uint32 [4].
+    Each of the n clients that may leave (or enter) is drawn with probability 1 / n, up to a
+    relative error of n / 2^23, e.g. 4e-5 for n = 300 (n / 2^32 in networks with more than ``FEW``
+    clients). ``bits`` contains four independent random words, uint32 [4].
     """
     removable, outside, others, below = neighbour_masks(landscape, state.members)
     num_active, num_passive = num_swaps(removable, outside), num_swaps(others, below)
@@ -232,7 +232,7 @@ def _pick(mask: Array, word: Array) -> Array:
 def _below(word: Array, count: Array, num_clients: int) -> Array:
     """Map a random word to a uniform integer in [0, count), for count <= ``num_clients`` (static).
 
-    A uniform float32 has only 2^23 values, so some of a million integers would be 1/8 more likely.
+    With 2^23 float32 uniforms, some of a million integers would be 1/8 more likely than others.
     """
     if num_clients > FEW:
         return (word % jnp.maximum(count, 1).astype(jnp.uint32)).astype(count.dtype)
@@ -257,7 +257,7 @@ def anneal(
     """Run ``chains`` independent chains and return the best set that any of them visited.
 
     Args:
-      key: random key for ties, initial sets and steps.
+      key: random key for tie-breaking, initial sets and steps.
       problem: maximisation problem of the round.
       num_selected: m, cohort size.
       available: bool [K], or None if all clients are available.
@@ -303,7 +303,7 @@ class Annealing(Search):
 
     Attributes:
       neighbourhood: ``pause``, ``alsa`` or ``vanilla``.
-      steps: steps per chain and round (500 and 3,000 in the authors' small and large networks).
+      steps: steps per chain and round (authors: 500 in the small network, 3,000 in the large one).
       chains: number of independent chains. The best set found by any chain is selected.
       cooling: kappa, divisor of the temperature (1 in the paper; 30 or 70 in the authors' runs).
     """
@@ -331,7 +331,7 @@ class Annealing(Search):
         )
         weight = jnp.where(available, problem.weight, 0.0)
         best_set, best = exact(problem.index, weight, num_selected, available=available)
-        # Sets with the same infinite energy are compared by their sums of weights.
+        # Sets with the same infinite energy are compared by their weight sums.
         rest = jnp.sum(weight[best_set]) - jnp.sum(weight[trace.clients])
         gap = jnp.where(
             best == trace.energy, jnp.where(jnp.isinf(best), rest, 0.0), best - trace.energy

@@ -1,4 +1,4 @@
-"""Exact search by a threshold sweep, for use under jit and vmap.
+"""Exact search using a threshold sweep, for use under jit and vmap.
 
 A prefix contains the first j clients in descending order of index. For up to ``SMALL`` clients,
 all prefixes are compared in parallel. Larger networks need a sort and two scans.
@@ -42,12 +42,12 @@ def exact(
     """Maximise ``min index + sum weight`` over sets of ``num_selected`` clients, exactly.
 
     Sort the clients by descending index. A set whose lowest index is at place j lies within the
-    first j clients, so its energy is at most index_(j) plus their m largest weights. The m clients
-    with the largest weights attain at least this bound, because their indices are at least
-    index_(j). The best prefix therefore yields the optimum of PAUSE (14). (The paper assumes that
-    finding the optimum requires an exhaustive search.)
+    first j clients, so its energy is at most index_(j) plus their m largest weights. Among these,
+    the m clients with the largest weights attain at least this bound, because their indices are at
+    least index_(j). The best prefix therefore yields the optimum in Eq. (14) of PAUSE. (The paper
+    assumes that finding the optimum requires an exhaustive search.)
 
-    Sets with the same infinite lowest index are compared by their sums of weights.
+    Sets with the same infinite lowest index are compared by their weight sums.
 
     Args:
       index: float [K], may contain +inf (untried clients) and -inf, but not NaN.
@@ -103,7 +103,7 @@ def _by_counting(
 
 
 def _members(chosen: Array, num_selected: int) -> Array:
-    """Return the numbers of the chosen clients, ascending, int32 [m]."""
+    """Return the chosen clients' numbers in ascending order, int32 [m]."""
     number = jnp.arange(chosen.shape[0])
     place = jnp.sum(chosen[None, :] & (number[None, :] < number[:, None]), axis=1)
     holds = chosen[:, None] & (place[:, None] == jnp.arange(num_selected)[None, :])  # [i, r]
@@ -116,10 +116,10 @@ def _total_of_heaviest(
     place: Float[Array, "K K"],
     num_selected: int,
 ) -> Float[Array, " K"]:
-    """Sum each cohort's weights in descending order, so equal weights have bitwise equal sums.
+    """Sum each cohort's weights in descending order, to make sums of equal weights bitwise equal.
 
     Row j of ``cohort`` is the mask of cohort j. Row j of ``place`` numbers the members of cohort j
-    from 1 to m by descending weight. Sums with a single nonzero term move weights to their places.
+    from 1 to m by descending weight. Masked sums with at most one nonzero term sort the weights.
     """
     places = 1 + jnp.arange(num_selected, dtype=place.dtype)[None, None, :]
     holds = cohort[:, :, None] & (place[:, :, None] == places)  # [j, i, r]
@@ -143,7 +143,7 @@ def _precedence(value: Array, available: Array, bits: Array | None) -> Array:
 
     before = number[:, None] < number[None, :]
     value = jnp.where(available, value, 0.0)
-    # Start with the last sort key. Each comparison overrides the earlier ones unless it is a tie.
+    # Start with the last sort key. Each comparison overrides earlier results unless it is a tie.
     for ours, theirs in (pair(bits), pair(-value), pair(~available)):
         before = (ours < theirs) | ((ours == theirs) & before)
     return before
@@ -195,14 +195,14 @@ class Exact(Search):
 
 
 def best_prefix(index: Array, weight: Array, num_selected: int) -> Array:
-    """Return the last position of the prefix with the largest last index plus m largest weights.
+    """Return the last position of the prefix that maximises last index + sum of m largest weights.
 
     The places after the first m are split into blocks. One scan passes the m largest weights from
-    block to block. A second scan inserts the weights one by one, in all blocks in parallel.
+    block to block. A second scan inserts the weights one by one, for all blocks in parallel.
     The m sorted weights are summed in a fixed order, so equal weights have bitwise equal sums.
 
-    ``index`` must be descending. Both arrays are -inf at places without a client. Ties go to the
-    larger sum of weights, then to the shorter prefix. Fewer than m clients yield m - 1.
+    ``index`` must be descending. Both arrays are -inf at places without a client. Ties are broken
+    by the larger weight sum, then by the shorter prefix. Fewer than m clients yield m - 1.
     """
     last = num_selected - 1
     top = lax.top_k(weight[:num_selected], num_selected)[0]

@@ -23,7 +23,7 @@ from pause_jax.rng.summation import tree_sum
 
 # Maximum number of candidate cohorts, C(K, m). Problems with more candidates are rejected.
 MAX_SETS = 10_000_000
-# Number of sets scored in parallel, which limits memory use.
+# Number of sets scored in parallel (limits memory use).
 CHUNK = 4096
 
 
@@ -39,7 +39,7 @@ def exhaustive(
     """Maximise ``min index + sum weight`` by scoring every set, as in the authors' code.
 
     Sets are generated from their ranks (combinatorial number system). Only ``chunk_size`` sets are
-    in memory at once. For the other arguments, the result and other errors, see
+    in memory at once. For the remaining arguments, the result and other errors, see
     :func:`pause_jax.bandit.search.exact`.
 
     Raises:
@@ -92,7 +92,7 @@ def _unrank(rank: Array, binomials: Array) -> Array:
 
 
 def _score(members: Array, index: Array, weight: Array, usable: Array) -> tuple[Array, Array]:
-    """Compute the energy and the sum of weights of each set [n, m] (NaN for infeasible sets)."""
+    """Compute each set's energy and weight sum for sets [n, m] (NaN for infeasible sets)."""
     total = tree_sum(weight[members])
     lowest = jnp.min(index[members], axis=-1)
     value = jnp.where(jnp.isinf(lowest), lowest, lowest + total)

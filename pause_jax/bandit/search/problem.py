@@ -1,7 +1,7 @@
-"""Maximisation problem of a round, and the interface and helper functions of all searches.
+"""Maximisation problem of a round, search interface, and helper functions for searches.
 
-The problem is to find the set of m available clients that maximises (minimum of index) + (sum of
-weight). See PAUSE (14) and BSFL (17), or PAUSE (10) for the genie.
+The problem is to find the set of m available clients that maximises ``min index + sum weight``.
+See Eq. (14) of PAUSE and Eq. (17) of BSFL, or Eq. (10) of PAUSE for the genie.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Problem(NamedTuple):
     Attributes:
       index: float [K], may contain +inf (for untried clients) or -inf.
       terms: float [L, K], finite additive terms. The sum of a client's L terms is its weight.
-      energy_range: scalar, one plus the bound of Lemma 1 on the energy difference between cohorts.
+      energy_range: scalar, one plus the bound in Lemma 1 on the energy difference between cohorts.
     """
 
     index: Float[Array, " K"]  # type: ignore[assignment]  # shadows tuple.index, which is unused
@@ -82,7 +82,7 @@ def set_energy(index: Array, weight: Array, clients: Array, available: Array) ->
 
 
 def ordered(value: Array, available: Array, key: Array | None) -> Array:
-    """Return the available clients in descending order of value, then the others, int32 [K].
+    """Return the available clients by descending value, then the unavailable clients, int32 [K].
 
     Ties are broken at random, or by client number if ``key`` is None. For float values,
     all unavailable clients are treated as tied.
@@ -97,7 +97,7 @@ def ordered(value: Array, available: Array, key: Array | None) -> Array:
 def _falling(value: Array, available: Array) -> Array:
     """Map floats to integers in reverse order. On CPUs, XLA sorts integers twice as fast as floats.
 
-    Unavailable clients map to the largest integer, which no number maps to, so they come last.
+    Unavailable clients map to the largest integer and come last. No available client maps to it.
     """
     width = jnp.finfo(value.dtype).bits
     bits = lax.bitcast_convert_type(jnp.where(value == 0, 0.0, -value), f"uint{width}")
