@@ -101,8 +101,7 @@ def ledger(run: Result | Selector | xr.Dataset, delta: float = 1e-5) -> Ledger:
 
     Returns:
       The ledger. ``tight`` assumes that each client's number of participations does not depend on
-      the data. If the policy's choices depend on releases, only ``tight_at_most`` is guaranteed to
-      hold.
+      the data. If the policy's choices depend on releases, only ``tight_at_most`` always holds.
 
     Raises:
       ConfigError: if ``run`` is a batch or lacks a required quantity, or if delta is out of range.

@@ -96,8 +96,7 @@ class Context(NamedTuple):
       forecast: (clock, ahead) -> float [K], probability that a client connected at ``clock`` is
         connected ``ahead`` seconds later; None if unknown.
       output_layer: () -> int [C, 1 + H], the positions of each output's bias and H incoming weights
-        in a flattened update; None in a ``Selector``, or if the model's output layer cannot be
-        identified.
+        in a flattened update; None in a ``Selector``, or if the output layer is unknown.
       validates: whether observations include ``server_loss``.
     """
 
@@ -151,8 +150,7 @@ class PolicyConfig(Config):
       assumes: short description of the quantities that the policy assumes to be known.
       reference: source of the selection rule.
       alone: whether a sweep compiles the policy separately. Must be True for a policy that queries
-        clients, calls back into Python or stores full updates. A custom policy is always compiled
-        separately.
+        clients, calls back into Python or stores full updates. Custom policies are always ``alone``.
       needs_rounds: reason why the policy cannot run with overlapping rounds; empty if it can. With
         overlapping rounds, ``round`` counts decisions, T counts server steps, and ``update`` may
         receive observations from earlier decisions.
