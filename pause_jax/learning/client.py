@@ -73,8 +73,8 @@ def train_locally(
 ) -> tuple[Variables, optax.OptState, LocalLoss]:
     """Train one client and return its update h_k = local - global, optimiser state and losses.
 
-    ``beside`` contains the step counts [n] of all clients in a batch; None if they are equal or
-    unbatched. In a pass, all clients run the maximum step count. Extra steps have no effect.
+    ``beside`` contains the step counts [n] of all clients in a batch, or is None if they are equal.
+    In a pass, all clients run the maximum step count. Extra steps have no effect.
     """
     import optax
 

@@ -30,7 +30,7 @@ class FedCs(PolicyConfig):
 
     Randomly drawn candidates report their resources, which determine their expected latencies. The
     upload takes a fraction ``upload_share`` of this latency, and local training takes the remaining
-    time. Clients upload one after another while other clients still train. At most m clients are
+    time. Clients upload one at a time while others are still training. At most m clients are
     accepted, and the remaining slots stay empty.
 
     Only the selection rule assumes sequential uploads. Simulated uploads run in parallel.

@@ -25,8 +25,8 @@ _HALVINGS = 40
 class PolarisState(NamedTuple):
     """Polaris state."""
 
-    bound: Float[Array, " K"]  # G_k, norm of the last received update, or an estimate
-    staleness: Float[Array, " K"]  # s_k, one of 0.01, 0.1 and 1.1 (see ``Polaris``)
+    bound: Float[Array, " K"]  # G_k: norm of the last received update, or an estimate
+    staleness: Float[Array, " K"]  # s_k: 0.01, 0.1 or 1.1 (see ``Polaris``)
     explored: Bool[Array, " K"]  # whether the server has received an update
 
 

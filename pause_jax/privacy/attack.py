@@ -37,7 +37,7 @@ Draw = Callable[[Array, np.ndarray, int, Callable[[np.ndarray], np.ndarray]], np
 
 
 class Attack(NamedTuple):
-    """Pair of inputs, and an event that distinguishes them by a release's score."""
+    """Pair of inputs, and an event on the score of a release that distinguishes them."""
 
     name: str  # names of the pair and the score
     inputs: tuple[np.ndarray, np.ndarray]  # x0, x1

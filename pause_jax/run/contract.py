@@ -77,7 +77,7 @@ class NotFinite(UserWarning):
 
 
 def finding(rounds: Any, rules: Any) -> str:
-    """Describe the earliest broken rules among a config's seeds, or return "" if none was broken.
+    """Describe the earliest rule violations across a config's seeds, or return "" without any.
 
     ``rounds`` and ``rules`` are the two ``RECORDED`` quantities, with one entry per seed.
     """

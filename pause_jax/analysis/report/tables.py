@@ -96,7 +96,7 @@ def privacy(books: dict[str, Ledger]) -> Table:
 
 
 def participation(result: xr.Dataset, found: dict[str, Participation]) -> Table:
-    """Return the table of fairness and, if client speeds are known, of participation by speed."""
+    """Return a table of fairness metrics and, if speeds are known, participation by speed."""
     fairness, error = metrics.mean_and_error(metrics.participation_fairness(result))
     ordered = all(each.seconds is not None for each in found.values())
     rows = []

@@ -201,7 +201,7 @@ def best_prefix(index: Array, weight: Array, num_selected: int) -> Array:
     block to block. A second scan inserts the weights one by one, for all blocks in parallel.
     The m sorted weights are summed in a fixed order, so equal weights have bitwise equal sums.
 
-    ``index`` must be descending. Both arrays are -inf at places without a client. Ties are broken
+    ``index`` must be descending. Both arrays are -inf in empty slots. Ties are broken
     by the larger weight sum, then by the shorter prefix. Fewer than m clients yield m - 1.
     """
     last = num_selected - 1

@@ -219,7 +219,7 @@ def buffer_of(config: SimConfig, plan: Plan, slots: Slots, number: Array) -> Buf
 
 
 def after_step(flight: Flight, seconds: Array) -> Flight:
-    """Free the answered slots, and return the flight state after a step of ``seconds`` seconds."""
+    """Free the slots of finished clients, and advance the flight state by ``seconds``."""
     slots = flight.slots
     last = flight.last
     under_way = slots.under_way

@@ -33,7 +33,7 @@ class Health(NamedTuple):
 
 
 def healthy() -> Health:
-    """Return the health of a run without problems."""
+    """Return the health flags of a healthy run, all zero."""
     return Health(*(jnp.zeros((), jnp.int32) for _ in Health._fields))
 
 
