@@ -136,7 +136,7 @@ def test_changed_fleet_is_refused_before_any_run(monkeypatch):
     monkeypatch.setattr(board, "fleets", lambda *_: changed)
     monkeypatch.setattr(board, "play", None)
     with pytest.raises(ConfigError, match="fleet 'tails': version 1 has no stored scores"):
-        pause_jax.gauntlet("random", only=["large"])
+        pause_jax.gauntlet("random", only=["tails"])
     assert board.read({"drift": changed["drift"]}, "digits").sizes["fleet"] == 1
 
 
@@ -145,7 +145,7 @@ def test_unknown_fleet_and_unable_policy_are_refused_before_any_run(monkeypatch)
     with pytest.raises(ConfigError, match="fleet 'tail': must be one of alike"):
         pause_jax.gauntlet("random", only=["tail"])
     with pytest.raises(ConfigError, match=r"pause cannot run on any fleet\. exhaustive search"):
-        pause_jax.gauntlet("pause_exhaustive", only=["large"])
+        pause_jax.gauntlet("pause_exhaustive", only=["tails"])
 
 
 class Fails(Random):
