@@ -38,7 +38,7 @@ def test_the_compiler_is_right_as_tests_compile(name):
     assert canaries.error(canary) <= canary.tolerance
 
 
-@pytest.mark.parametrize("runs", ["small", "large"])
+@pytest.mark.parametrize("runs", ["small", pytest.param("large", marks=pytest.mark.nightly)])
 def test_the_compiler_is_right_as_users_compile(runs, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "")
     options = compiler_options(runs) or {}

@@ -215,6 +215,7 @@ def test_a_search_resumes_with_its_own_data_only(monkeypatch, tmp_path):
         assert len(played.keys) == calls
 
 
+@pytest.mark.nightly
 def test_searches_share_a_storage_and_compile_in_the_first_generation(monkeypatch, tmp_path):
     compilations, compiled = Compilations(), []
 

@@ -115,6 +115,7 @@ def called(law, times, clients=30, fleets=40, **ends):
     return counts.tolist()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("law", LAWS, ids=str)
 def test_few_measurements_do_not_select_a_wrong_distribution(law):
     for times in (3, 5, 8):
@@ -498,6 +499,7 @@ def changing():
     return played(Switching(sigma=0.3, period=200), *POLICIES)
 
 
+@pytest.mark.nightly
 def test_genie_has_no_regret_in_a_changing_world():
     regret = changing().regret
     # Not exactly 0: it and the score compute the speeds of a round each for itself.

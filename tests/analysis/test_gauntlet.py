@@ -145,7 +145,7 @@ def test_unknown_fleet_and_unable_policy_are_refused_before_any_run(monkeypatch)
     with pytest.raises(ConfigError, match="fleet 'tail': must be one of alike"):
         pause_jax.gauntlet("random", only=["tail"])
     with pytest.raises(ConfigError, match=r"pause cannot run on any fleet\. exhaustive search"):
-        pause_jax.gauntlet("pause_exhaustive", only=["tails"])
+        pause_jax.gauntlet("pause_exhaustive", only=["large"])
 
 
 class Fails(Random):

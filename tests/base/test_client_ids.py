@@ -205,6 +205,7 @@ def test_folder_names_clients_by_files(tmp_path):
 # ---------------------------------------------------------------- what a run returns
 
 
+@pytest.mark.nightly
 def test_a_sweep_and_its_ledger_name_clients(tmp_path):
     names = ["b, c", "a10", "a9"]
     run = config(3, learning=None, num_rounds=3, latency=Traces.of([[1.0], [2.0], [3.0]]))

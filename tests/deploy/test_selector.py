@@ -467,6 +467,7 @@ def test_clients_are_named_by_the_ids_of_the_data():
         Selector(BASE, KEY, ids=["a\0", *"bcdefgh"])
 
 
+@pytest.mark.nightly
 def test_default_data_sizes_come_from_the_config():
     """Where sizes differ, equal ones would choose other clients than a simulation."""
     learning = Learning(

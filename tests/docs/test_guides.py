@@ -97,6 +97,7 @@ def test_the_command_of_budgets_sets_a_law_of_two_tiers():
     assert law == Tiers(values=(0.1, 1.0), shares=(0.5, 0.5))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_loggers_run_with_services_that_are_not_asked(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)

@@ -38,6 +38,7 @@ def test_curves_at_hand_computed_points():
     assert g.sel(beta=3.0, rate=0.5).item() == pytest.approx(-0.027)
 
 
+@pytest.mark.nightly
 def test_observations_count_every_slot_and_order_the_groups(monkeypatch):
     for name, only in (("ALPHAS", "alpha = 0"), ("BETAS", "beta = 0.1")):
         monkeypatch.setattr(bsfl_figs_5_6, name, {only: getattr(bsfl_figs_5_6, name)[only]})

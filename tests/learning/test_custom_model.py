@@ -120,6 +120,7 @@ def test_custom_module_learns_and_reports_its_running_statistics(model, names):
     assert all(np.any(np.asarray(leaf) % 1 != 0) for leaf in jax.tree.leaves(moved))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("model", "more"),
     [
@@ -301,6 +302,7 @@ class Ordinal(Task):
         return {"test_distance": jnp.abs(jnp.round(outputs[:, 0]) - targets)}
 
 
+@pytest.mark.nightly
 def test_custom_task_is_learnt_with_recorded_metrics():
     config = base(task=Ordinal(), learning_rate=0.05)
     result = jax.device_get(simulate(config, KEY, DATA))

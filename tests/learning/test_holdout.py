@@ -61,6 +61,7 @@ def test_rounding_of_the_share_keeps_one_sample_to_train_on():
         assert (found < size).all()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("partition", [Iid(), Dirichlet(), Natural()], ids=lambda p: p.name)
 def test_held_out_samples_are_a_random_part_of_each_clients_samples(partition):
     clients = np.sort(np.arange(NUM_SAMPLES) % 9)

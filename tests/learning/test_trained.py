@@ -64,6 +64,7 @@ def test_frozen_weights_stay_bit_equal_for_50_noisy_rounds(name):
     assert all(jax.tree.leaves(moved))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("clock", [None, Asynchronous(concurrency=2, buffer=1)])
 def test_frozen_weights_stay_bit_equal_with_late_updates(clock):
     late = {"stale_updates": "next", "deadline": 0.2} if clock is None else {"clock": clock}
@@ -210,6 +211,7 @@ class Nnx(nnx.Module):
         return self.output(nnx.relu(self.blocks[0](x)))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("module", [Linen, Nnx])
 def test_a_part_of_a_custom_model_is_trained(module):
     model = FlaxModel.of(module)

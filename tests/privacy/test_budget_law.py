@@ -92,9 +92,14 @@ def account(chosen, budgets, epsilon_of, when_spent):
     [
         (oracles.constant_epsilon, UNEQUAL, "exclude", "random"),
         (oracles.geometric_epsilon, SMALL, "exclude", "noise_sampling"),
-        (oracles.geometric_epsilon, HALVED, "exclude", "budget_groups"),
         (oracles.table_epsilon, LogNormalBudgets(sigma=2.0), "drop", "tolerant_first"),
-        (oracles.uniform_epsilon, SMALL, "exclude", "pause"),
+        *(
+            pytest.param(*case, marks=pytest.mark.nightly)
+            for case in (
+                (oracles.geometric_epsilon, HALVED, "exclude", "budget_groups"),
+                (oracles.uniform_epsilon, SMALL, "exclude", "pause"),
+            )
+        ),
     ],
     ids=lambda x: getattr(x, "__name__", getattr(x, "name", x)),
 )
@@ -173,6 +178,7 @@ def test_invalid_budget_law_is_refused(law, message):
         validate(config(Geometric(law=law)))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_selector_has_and_saves_the_budgets_of_the_simulation(tmp_path):
     budget = Constant(total_epsilon=2.0, per_release=1.0, law=LogNormalBudgets(sigma=1.0))

@@ -102,6 +102,7 @@ def test_ledger_uses_the_declared_privacy_loss(mechanism):
     assert total_epsilon(nested, 8, 1e-5) == book.tight_at_most
 
 
+@pytest.mark.nightly
 def test_command_line_labels_a_custom_mechanism_and_keeps_its_budget(file, tmp_path):
     arguments = ["compare", "--load", str(file), "--policies", "random:one_coordinate"]
     arguments += ["--set", "privacy.budget.total_epsilon=7", "--set", "learning=none"]

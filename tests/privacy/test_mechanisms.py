@@ -315,6 +315,7 @@ def squared_errors(mechanism, keys, update, epsilon):
     )
 
 
+@pytest.mark.nightly
 def test_errors_at_network_size_match_the_closed_form():
     """50,890 parameters, padded to 65,536 by the projection; a zero update has the same error."""
     size, epsilon = 50_890, 8.0

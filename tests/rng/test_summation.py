@@ -70,6 +70,7 @@ def test_equal_shares_have_the_same_bits_in_a_sweep():
     np.testing.assert_array_equal(jax.jit(jax.vmap(share))(*seeds), [constant] * 4)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["pause", "sa_pause", "rbcs_f"])
 def test_batched_cohorts_match_single_runs(policy):
