@@ -9,32 +9,27 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from pause_jax import ConfigError, SimConfig, simulate, sweep
+from pause_jax import ConfigError, SimConfig, simulate
 from pause_jax.bandit.reward import Reward
-from pause_jax.learning import Iid
 from pause_jax.policies import (
     BudgetGroups,
     NoiseSampling,
     Pause,
     Selection,
     TolerantFirst,
-    named,
 )
 from pause_jax.policies.index import Ucb
 from pause_jax.policies.privacy_aware import biased_probabilities, groups_of
 from pause_jax.privacy import (
     Budgeted,
     Constant,
-    GaussianMechanism,
     Geometric,
     NoPrivacy,
     PerCoordinateLaplace,
     Table,
-    Tiers,
 )
 from tests.reference import privacy_aware as oracle
 from tests.support.network import context, drawn, jitted, observation, off, play
-from tests.support.runs import LEARN
 
 K, M, DRAWS = 7, 3, 20_000
 SIZES = np.asarray([4.0, 1, 3, 2, 6, 2, 5])
@@ -226,28 +221,6 @@ def test_equal_budgets_without_learning_draw_by_data():
     # Without privacy nobody is noisy.
     chosen, _ = drawn_by(NoiseSampling(), NoPrivacy(), update_size=0)
     assert off(chosen, M * SHARE).max() < 4.5
-
-
-@pytest.mark.nightly
-def test_clients_with_small_budgets_participate_less():
-    law = Tiers(values=(0.25, 4.0), shares=(0.5, 0.5))
-    budget = Geometric(total_epsilon=20.0, decay=0.01, law=law)
-    base = LEARN.replace(num_rounds=40, track_regret=False, eval_every=40)
-    base = base.replace(privacy=GaussianMechanism(budget=budget))
-    base = base.override({"learning.partition": Iid()})
-    names = ("noise_sampling", "noise_sampling_unbiased", "tolerant_first")
-    configs = {n: base.replace(policy=named(n)) for n in names}
-    record = ("counts", "budget", "test_loss")
-    found = sweep(configs, jax.random.key(1), record=record, progress=False).isel(seed=0)
-    small = found.budget < 20
-    part = found.counts.where(small).sum("client") / found.counts.sum("client")
-    # Random choice takes all equally often.
-    at_random = float(small.sel(config="noise_sampling").mean())
-    assert float(part.sel(config="noise_sampling")) < 0.7 * at_random
-    assert float(part.sel(config="noise_sampling_unbiased")) > at_random
-    assert float(part.sel(config="tolerant_first")) == 0
-    assert np.isfinite(found.test_loss.values[..., -1]).all()
-    assert not any(found.unnoised.values.tolist()), "it reads releases, which are noised"
 
 
 class Silent(Budgeted):

@@ -6,7 +6,7 @@ import pytest
 
 from pause_jax import SimConfig, simulate
 from pause_jax.learning import Digits, Dirichlet, Learning, Linear
-from pause_jax.policies import FedCs, Genie, PowerOfChoice, RoundRobin, TolerantFirst
+from pause_jax.policies import Genie, PowerOfChoice, RoundRobin
 from pause_jax.privacy import PerClient, PerCoordinateLaplace, Uniform
 from pause_jax.world.availability import Diurnal
 from pause_jax.world.latency import LogNormal
@@ -30,11 +30,7 @@ RECORD = ("clients", "clock")
 # Ties aside, these policies choose by what they know of a client and not by its number.
 @pytest.mark.parametrize(
     "policy",
-    [
-        Genie(),
-        PowerOfChoice(candidates=K),
-        *(pytest.param(policy, marks=pytest.mark.nightly) for policy in (FedCs(), TolerantFirst())),
-    ],
+    [Genie(), PowerOfChoice(candidates=K)],
     ids=lambda policy: policy.name,
 )
 def test_policy_that_ignores_numbers_chooses_the_same_clients(policy):

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pause_jax import presets, simulate, sweep
 from pause_jax.learning import Partition
 from pause_jax.rng.summation import on_grid, tree_sum
 
@@ -68,16 +67,3 @@ def test_equal_shares_have_the_same_bits_in_a_sweep():
     np.testing.assert_array_equal(jax.jit(share)(size, quality), constant)
     seeds = np.tile(size, (4, 1)), np.tile(quality, (4, 1))
     np.testing.assert_array_equal(jax.jit(jax.vmap(share))(*seeds), [constant] * 4)
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-@pytest.mark.parametrize("policy", ["pause", "sa_pause", "rbcs_f"])
-def test_batched_cohorts_match_single_runs(policy):
-    config = presets.digits_small(policy).replace(num_rounds=100, learning=None, track_regret=False)
-    if policy == "sa_pause":
-        config = config.override({"policy.search.steps": 30})
-    keys = jax.random.split(jax.random.key(0), 4)
-    rows = sweep(config, keys, record=("clients",), progress=False).isel(config=0)
-    single = [simulate(config, key, record=("clients",)).clients for key in keys]
-    np.testing.assert_array_equal(rows.clients, single)
