@@ -74,7 +74,7 @@ def score(
         before = xr.load_dataset(board.path(track), engine="h5netcdf")
         for name in map(str, before.fleet.values):
             same = before.digest.sel(fleet=name).item() == found[name].digest
-            if same and before.settings.equals(settings):
+            if same and before.settings.reset_coords(drop=True).equals(settings):
                 kept[name] = before.sel(fleet=name).drop_vars(["digest", "fleet", "settings"])
     for name in only.split(",") if only else found:
         if name in kept:
@@ -84,6 +84,7 @@ def score(
         whole = board.together(in_order).reindex(policy=list(policies()))
         board.write(whole.assign_coords(settings=settings), found, track)
         jax.clear_caches()
+    found = {name: fleet for name, fleet in found.items() if name in kept}
     default, tuned_scores = (board.read(found, track, tuned=each) for each in (False, True))
     draw(default, picture(track))
     if track == "digits":
