@@ -120,15 +120,27 @@ def test_tuned_policies_have_the_stated_leads():
     assert where == {1: {"labels", "shy"}, -1: {"noise"}}
 
 
-def test_parameters_tuned_on_digits_do_not_transfer_to_fashion():
+def test_fashion_board_agrees_with_the_page():
     with xr.open_dataset(path("fashion"), engine="h5netcdf") as file:
         scores = file.load()
     default, tuned = (scores.sel(parameters=each) for each in board.PARAMETERS)
     assert f"\n{board.gains(default, tuned, 'fashion')}\n" in GUIDE
     leads = (scores.late - default.late.sel(policy="random")).mean(("fleet", "seed"))
-    found = leads.sel(policy=["pause", "pause_discounted"]).values.round(1)
-    np.testing.assert_allclose(found, [[1.8, 2.9], [0.2, 0.4]], atol=1e-6)
-    ahead, behind = board.marks(default, 1).late, board.marks(default, -1).late
-    assert [p for p in default.policy.values if ahead.sel(policy=p).any()] == ["all"]
-    found = {p: default.fleet.values[behind.sel(policy=p)].tolist() for p in ("fastest", "divfl")}
-    assert found == {"fastest": ["labels", "measured"], "divfl": ["labels"]}
+    found = leads.sel(policy=["pause", "pause_discounted", "cs_ucb"]).values.round(1)
+    np.testing.assert_allclose(found, [[1.6, 2.3, -0.4], [0.9, 1.1, 1.6]], atol=1e-6)
+
+    def marked(of, sign, time="late"):
+        there = board.marks(of, sign)[time].to_pandas()
+        return {p: row.index[row].tolist() for p, row in there.iterrows() if row.any()}
+
+    assert marked(default, 1) == {"all": ["labels"]}
+    assert marked(default, -1) == {
+        "fedcs": ["measured"], "divfl": ["labels"], "fastest": ["labels", "measured"],
+        "all": ["spent", "unequal"],
+    }  # fmt: skip
+    early = marked(default, 1, "early")
+    both = [p for p in early if {"spent", "unequal"} <= {*early[p]}]
+    assert ("pause" in both, len(both)) == (True, 12)
+    ahead = dict.fromkeys(("pause", "mixture", "pause_discounted"), ("unequal",))
+    assert {p: (*x,) for p, x in marked(tuned, 1).items()} == ahead | {"all": ("labels",)}
+    assert marked(tuned, -1)["oort"] == ["spent"]

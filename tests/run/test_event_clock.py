@@ -169,14 +169,12 @@ def queue_of(config: SimConfig) -> EventQueue:
 RECORD = ("clients", "staleness", "in_time", "answered", "took", "clock", "counts")
 
 
-# Others have the same parts.
-NIGHTLY = ("more_slots_than_buffer", "pairs", "paced_pairs")
+REPEATS = ("more_slots_than_buffer", "pairs", "paced_pairs")  # others have the same parts
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(x, marks=[pytest.mark.nightly] * (x in NIGHTLY)) for x in CONFIGS],
+    "name", [pytest.param(x, marks=[pytest.mark.nightly] * (x in REPEATS)) for x in CONFIGS]
 )
 def test_run_matches_the_event_queue(name):
     config = CONFIGS[name]

@@ -185,12 +185,9 @@ def slow(name: str):
     return simulator.run(), simulator
 
 
-# Others have the same parts.
-NIGHTLY = ("three_epochs", "local_steps", "projected")
-
-
 def marks(name: str) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.slow] * (name != "pause") + [pytest.mark.nightly] * (name in NIGHTLY)
+    repeats = name in ("three_epochs", "local_steps", "projected")  # others have the same parts
+    return [pytest.mark.slow] * (name != "pause") + [pytest.mark.nightly] * repeats
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in CONFIGS])

@@ -30,7 +30,7 @@ from pause_jax.world.latency import Network, Pareto, Switching, TwoGroups
 VERSION = 1
 # Data sets to train on. ``digits`` has all fleets, and ``fashion`` those in ``FASHION``.
 TRACKS = ("digits", "fashion")
-FASHION = ("alike", "labels", "measured")
+FASHION = ("alike", "labels", "spent", "tails", "measured", "unequal")
 SEEDS = 16
 # Number of fleets for the Bonferroni correction, even if a policy is run on only some of them.
 FLEETS = 14
