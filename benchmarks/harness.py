@@ -34,6 +34,8 @@ from benchmarks.workloads import (
 ROOT = pathlib.Path(__file__).parent.parent
 # Maximum seconds to wait for an answer.
 PATIENCE = 900
+# Seconds of a first run, start included, above which a contender runs only once.
+SLOW = 60.0
 # Environment variables that select the drivers' device.
 ON_CPU = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
 # Stopped processes must leave memory of the device to the others.
@@ -147,6 +149,11 @@ class Measured(NamedTuple):
     device: str = ""
 
     @property
+    def slow(self) -> bool:
+        """Whether the first run took so long that its time, compilation included, is the value."""
+        return self.warmup > SLOW
+
+    @property
     def median(self) -> float:
         """Median of the values; NaN without values."""
         return statistics.median(self.values) if self.values else float("nan")
@@ -201,13 +208,16 @@ def measure(
             work = Work(answer["so_far"], answer["processor"], []) if contender.idle else None
             warmup = time.perf_counter() - begin
             measured[name] = Measured([], warmup, **about, work=work)
-            if contender.idle:
+            if measured[name].slow:
+                measured[name] = Measured([answer["value"]], warmup, **about)
+                running.close()
+            elif contender.idle:
                 waiting[name] = running
             else:
                 running.close()
         for turn in range(repeat):
             for name, so_far in measured.items():
-                if so_far.failure:
+                if so_far.failure or so_far.slow:
                     continue
                 try:
                     running = waiting[name] if name in waiting else start(name)[0]

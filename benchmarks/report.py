@@ -105,6 +105,8 @@ def training(workload: str, measured: Mapping[str, Measured], missing: Mapping[s
                     *started(found, compiles=CONTENDERS[name].compiles),
                 ]
             )
+            if found.slow:
+                notes.append(f"{name} ran once. Its time includes compilation.")
             if note := CONTENDERS[name].note:
                 notes.append(f"{name} {note}.")
     head = ["", "s / round", "from, to", "time / ours", "of matrix product", "start, s"]
