@@ -114,7 +114,7 @@ release-check: release $(STAMP)  ## run all tests with users' compiler options, 
 	$(RELEASE)/bin/python -m tools.release check dist/*.whl
 	$(RELEASE)/bin/python -m tools.release notebooks dist/*.whl
 
-canary: $(STAMP)  ## test the newest packages on the newer Pythons that are installed (twenty minutes)
+canary: $(STAMP)  ## test the newest packages on each installed Python (twenty minutes)
 	$(BIN)/python -m tools.canary
 
 guard: $(STAMP)  ## compare programs, kernels and times of small workloads with stored ones (WRITE=1 stores them)

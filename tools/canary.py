@@ -1,4 +1,4 @@
-"""Run the quick tests and the compiler's tests with the newest packages on newer Pythons.
+"""Run the quick tests and the compiler's tests with the newest packages on each installed Python.
 
     python -m tools.canary           also writes a table into docs/compatibility.md
 
@@ -17,7 +17,6 @@ from pathlib import Path
 
 from tools.release import PAGE, ROOT, pythons
 
-PYTHONS = ("3.12", "3.13", "3.14")
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 TESTS = {
     "quick tests": ("tests", "-n", "2", "--dist", "worksteal", "-m", "not slow and not nightly"),
@@ -56,9 +55,8 @@ def attempt(version: str, python: Path) -> tuple[list[str], bool]:
 
 
 def main() -> None:
-    """Test on the installed Pythons of ``PYTHONS``, write the table, and exit."""
-    found = dict(pythons())
-    results = [attempt(version, found[version]) for version in PYTHONS if version in found]
+    """Test on each installed Python, write the table, and exit."""
+    results = [attempt(version, python) for version, python in pythons()]
     titles = ["Python", *PACKAGES, *TESTS, "date"]
     rows = [titles, ["---"] * len(titles), *(row for row, _ in results)]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
