@@ -82,8 +82,8 @@ class Asynchronous(Clock):
         dropped. None for no limit.
       pace: b in Pisces. After at least one answer, the server also steps when L / b seconds have
         passed since its last step. L is the maximum of the last latencies of the clients in flight
-        (infinite before a client's first answer). If latencies are constant, the staleness never
-        exceeds ceil(b). None to always wait for B answers.
+        (infinite before a client's first answer). If latencies are constant and no step ends with
+        the B-th answer, the staleness never exceeds ceil(b). None to always wait for B answers.
     """
 
     name: ClassVar[str] = "asynchronous"

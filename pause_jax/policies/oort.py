@@ -40,7 +40,7 @@ class Oort(PolicyConfig):
     last report. The utility is ``|B| sqrt(mean squared loss)`` over the client's training samples
     B. Utilities are clipped at a quantile and scaled to [0, 1]. The score is multiplied by (T /
     t)^a if the client's latency t exceeds T, a percentile of all latencies. A pacer sets the
-    percentile. Over-commitment and the blacklist (off in the authors' code) are not implemented.
+    percentile. Over-commitment and the blacklist (off by default in the authors' code) are omitted.
 
     Attributes:
       exploration: share of the cohort reserved for exploration in round 1.

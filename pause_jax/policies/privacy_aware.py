@@ -44,7 +44,7 @@ class NoiseSampling(PolicyConfig):
 
     The cost of client k is c_k = G_k^2 + nu_k, divided by the data-weighted mean cost. nu_k is the
     expected squared norm of the noise in the next release. G_k^2 is the moving average of
-    max(0, ``|release|^2 - nu_k``). Clients without releases use the mean G_k^2 of other clients.
+    max(0, ``|release|^2 - nu_k``). Without releases, a client uses the mean of the known G_k^2.
 
     With ``biased``, q minimises sum q_k c_k + lambda sum (q_k - p_k)^2 / p_k over 0 <= q_k <= 1 / m
     with sum q = 1, where p_k is client k's share of the data. Client k is drawn with probability

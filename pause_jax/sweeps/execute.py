@@ -140,7 +140,7 @@ def planned(
     """Plan a sweep for this process, or for the workers of an executor.
 
     Raises:
-      ConfigError: if the sweep is invalid, or a worker's code or packages differ from the first's.
+      ConfigError: if the sweep is invalid, or the first worker's code or package versions differ.
     """
     plan = plan_sweep(configs, keys, devices=devices, **arguments)
     if executor is None:

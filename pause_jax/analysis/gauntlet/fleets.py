@@ -44,7 +44,7 @@ class Fleet(NamedTuple):
     """Benchmark fleet.
 
     Attributes:
-      config: config of every run before ``play`` sets the policy. Each run shuffles its clients.
+      config: config of every run before ``play`` sets the policy. Client numbers are shuffled.
       data: data set that replaces the config's, or None to load the config's data set.
       seconds: early and late times at which accuracy is scored, in simulated seconds.
     """

@@ -105,7 +105,7 @@ def in_flight(result: xr.Dataset) -> Picture:
 
 
 def staleness(result: xr.Dataset) -> Picture:
-    """Plot the staleness distribution of updates, in percent."""
+    """Plot the staleness distribution of answers, in percent."""
     each = result.staleness.stack(answer=("round", "slot")).transpose("config", "seed", "answer")
     most = int(each.max())
     # The staleness of an empty slot is -1.
@@ -114,8 +114,8 @@ def staleness(result: xr.Dataset) -> Picture:
     axes = {"config": result.config, "seed": result.seed, "round": np.arange(most + 1)}
     curves = _overlapping(by_round(xr.DataArray(share, axes)), 1)
     words = "Staleness: server steps from a client's start until its update is averaged."
-    labels = "staleness, server steps", "% of updates"
-    return _picture("Staleness of updates", words, curves, result, labels)
+    labels = "staleness, server steps", "% of answers"
+    return _picture("Staleness of answers", words, curves, result, labels)
 
 
 def _overlapping(curves: dict[str, Curve], first: int) -> dict[str, Curve]:

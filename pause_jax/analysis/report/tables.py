@@ -210,11 +210,11 @@ def _share(budget: np.ndarray, spent: np.ndarray) -> str:
 
 
 def answers(result: xr.Dataset) -> Table:
-    """Return the table of update rates, staleness and waiting time."""
+    """Return the table of answer rates, staleness and waiting time."""
     seconds = metrics.simulated_seconds(result)
     answered = result.staleness >= 0
     columns = {
-        "updates / s": answered.sum(("round", "slot")) / seconds,
+        "answers / s": answered.sum(("round", "slot")) / seconds,
         "useful updates / s": result.useful.sum("round") / seconds,
         "staleness": result.staleness.where(answered).mean(("round", "slot")),
         "wait, s": result.waiting.mean("round"),
@@ -225,10 +225,10 @@ def answers(result: xr.Dataset) -> Table:
         for name in result.config.values
     ]
     words = (
-        "Useful updates: sum of the averaged updates' staleness factors. Wait: mean time from an "
-        "update's arrival to the server step. Means over seeds."
+        "Useful updates: sum of the averaged updates' staleness factors. Wait: mean time from a "
+        "client's answer to the server step. Means over seeds."
     )
-    return Table("Updates and staleness", ("config", *columns), tuple(rows), words)
+    return Table("Answers and staleness", ("config", *columns), tuple(rows), words)
 
 
 def attributes(result: xr.Dataset) -> Table:

@@ -184,7 +184,7 @@ def paced_step(config: SimConfig, flight: Flight, slots: Slots, now: Array) -> A
 
 
 class Buffer(NamedTuple):
-    """Answers received since the last server step.
+    """Answers since the last server step, including those without an update.
 
     Attributes:
       places: int32 [B], slot numbers of answers in ascending order, padded with unanswered slots.

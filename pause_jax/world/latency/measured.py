@@ -23,7 +23,7 @@ _ORDERS = ("round", "time")
 class Measured(NamedTuple):
     """Measurements, ordered by the ``round`` or ``time`` column if present, otherwise by line."""
 
-    client: NDArray[np.int64]  # int [N], client numbers, in natural id order
+    client: NDArray[np.int64]  # int [N], client numbers (assigned in natural id order)
     # Float [N], finite and > 0, or NaN where the client did not answer (a drop-out).
     seconds: NDArray[np.float64]
     when: NDArray[np.float64] | None  # float [N], round or time (None if the file has neither)

@@ -54,7 +54,7 @@ class Traces(Latency):
     ordered by the ``round`` or ``time`` column if present, otherwise by line. Clients may have
     different numbers of measurements, and clients beyond ``num_clients`` are ignored. An empty
     ``seconds`` cell marks a drop-out, where the client does not answer. The server then waits for
-    the client's previous latency, or for its first latency if there is no previous one.
+    the duration of the client's previous measurement, or of its first if none precedes it.
     Expectations are exact means over all measurements and waiting times. Use :meth:`of` for arrays.
 
     Attributes:
