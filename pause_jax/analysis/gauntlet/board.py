@@ -88,7 +88,7 @@ def verify(
 ) -> pd.DataFrame:
     """Replay randomly chosen board runs, and compare them with the stored scores.
 
-    Scores are stored with four significant digits. Results can differ between processor types.
+    Scores are stored with four digits. Processor type and batch width can change the rounding.
 
     Args:
       number: number of runs.
