@@ -75,7 +75,7 @@ class Learning(Config):
         that would need more steps covers only a random part of the data.
       work: distribution of the factors that multiply each client's ``epochs`` or ``local_steps``.
       aggregation: ``fedavg`` averages updates (Eq. (2) of PAUSE). ``fednova`` (Wang et al., 2020)
-        divides each update by its gradient weight |a_i|_1 and scales the mean by the mean weight.
+        divides each update by its gradient weight ``|a_i|_1`` and scales the mean by their mean.
         Clients with more steps therefore do not dominate. Clipping and noise apply to the divided
         updates. Epsilon accounts for these updates but not for step counts (assumed public).
       keep_optimizer_state: whether clients keep their optimiser state between rounds (as in the
