@@ -62,7 +62,7 @@ def score(
     data_dir: Annotated[str | None, typer.Option(help="Folder of prepared data sets.")] = None,
     only: Only = "",
 ) -> None:
-    """Run the policies on fleets without stored scores, then store and draw all scores."""
+    """Run the policies that have no stored scores, then store and draw all scores."""
     found = fleets(track, data_dir)
     tuned = json.loads(TUNED.read_text("utf-8"))
     settings = xr.DataArray(
@@ -72,14 +72,22 @@ def score(
     kept: dict[str, xr.Dataset] = {}
     if board.path(track).exists():
         before = xr.load_dataset(board.path(track), engine="h5netcdf")
+        now = settings.reindex_like(before.settings, fill_value="")
+        before = before.isel(policy=(before.settings == now).all("parameters").values)
         for name in map(str, before.fleet.values):
-            same = before.digest.sel(fleet=name).item() == found[name].digest
-            if same and before.settings.reset_coords(drop=True).equals(settings):
-                kept[name] = before.sel(fleet=name).drop_vars(["digest", "fleet", "settings"])
+            if before.digest.sel(fleet=name).item() == found[name].digest:
+                one = before.sel(fleet=name).drop_vars(["digest", "fleet", "settings"])
+                kept[name] = one.dropna("policy", how="all", subset=list(TIMES))
     for name in only.split(",") if only else found:
-        if name in kept:
+        stored = [kept[name]] if name in kept else []
+        left = {
+            policy: config
+            for policy, config in runnable(name, found[name]).items()
+            if not stored or policy not in stored[0].policy
+        }
+        if not left:
             continue
-        kept[name] = scores(name, found[name], tuned)
+        kept[name] = xr.concat([*stored, scores(found[name], left, tuned)], "policy")
         in_order = {each: kept[each] for each in found if each in kept}
         whole = board.together(in_order).reindex(policy=list(policies()))
         board.write(whole.assign_coords(settings=settings), found, track)
@@ -97,25 +105,35 @@ def picture(track: str) -> Path:
     return DOCS / "figures" / f"board_{track}.png"
 
 
-def scores(name: str, fleet: Fleet, tuned: Mapping[str, Mapping[str, float]]) -> xr.Dataset:
-    """Run all policies that can run on a fleet with default and tuned parameters.
+def runnable(name: str, fleet: Fleet) -> dict[str, PolicyConfig]:
+    """Return the policies that can run on a fleet, and print why the others cannot."""
+    chosen = {}
+    for policy, config in policies().items():
+        if why := board.refusal(fleet, config):
+            typer.echo(f"{name}: {policy} cannot run. {why}", err=True)
+        else:
+            chosen[policy] = config
+    return chosen
+
+
+def scores(
+    fleet: Fleet,
+    policies: Mapping[str, PolicyConfig],
+    tuned: Mapping[str, Mapping[str, float]],
+) -> xr.Dataset:
+    """Run policies on a fleet with default and tuned parameters.
 
     Returns:
       Readings [parameters, policy, seed]. A policy that was not tuned has equal readings in both.
     """
-    chosen: dict[str, PolicyConfig] = {}
-    for policy, config in policies().items():
-        if why := board.refusal(fleet, config):
-            typer.echo(f"{name}: {policy} cannot run. {why}", err=True)
-            continue
-        chosen[policy] = config
-        if tuned.get(policy):
-            chosen[f"{policy} tuned"] = config
-    settings = {f"{policy} tuned": changes for policy, changes in tuned.items()}
-    found = _quietly(fleet, chosen, settings)
-    names = [policy for policy in policies() if policy in chosen]
-    best = [f"{policy} tuned" if tuned.get(policy) else policy for policy in names]
-    rows = [found.sel(policy=labels).assign_coords(policy=names) for labels in (names, best)]
+    settings = {name: changes for name, changes in tuned.items() if name in policies and changes}
+    both = {**policies, **{f"{name} tuned": policies[name] for name in settings}}
+    found = _quietly(fleet, both, {f"{name} tuned": settings[name] for name in settings})
+    best = [f"{name} tuned" if name in settings else name for name in policies]
+    rows = [
+        found.sel(policy=names).assign_coords(policy=list(policies))
+        for names in (list(policies), best)
+    ]
     return xr.concat(rows, xr.DataArray(list(PARAMETERS), dims="parameters", name="parameters"))
 
 
