@@ -33,12 +33,13 @@ from pause_jax.policies.privacy_aware import BudgetGroups, NoiseSampling, Tolera
 from pause_jax.policies.refl import Refl
 from pause_jax.policies.sampling import ClusteredSize, F3ast, MdSampling
 from pause_jax.policies.speed_turns import SpeedTurns
+from pause_jax.policies.tifl import Tifl
 
 POLICIES: tuple[type[PolicyConfig], ...] = (
     Pause, Bsfl, CsUcb, CsUcbQ, RbcsF, PowerOfChoice, Oort, FedCs, MdSampling, ClusteredSize,
     ClusteredSimilarity, DivFl, HicsFl, FedCor, GreedyFed, E3cs, F3ast, Polaris, Refl, Pisces,
-    NoiseSampling, TolerantFirst, BudgetGroups, Mixture, SpeedTurns, Random, RoundRobin, Fastest,
-    All, Genie,
+    Tifl, NoiseSampling, TolerantFirst, BudgetGroups, Mixture, SpeedTurns, Random, RoundRobin,
+    Fastest, All, Genie,
 )  # fmt: skip
 
 # Policies, keyed by the names used on the command line, in config files and in presets.
@@ -86,6 +87,6 @@ __all__ = [
     "FedCs", "Genie", "GreedyFed", "HicsFl", "IndexRule", "Info", "KlUcb", "MdSampling", "Mixture",
     "NoiseSampling", "Observation", "Oort", "Pause", "Pisces", "Polaris", "Policy", "PolicyConfig",
     "PowerOfChoice", "Query", "Random", "RbcsF", "Refl", "RoundRobin", "Selection", "SpeedTurns",
-    "Thompson", "TolerantFirst", "Ucb", "UcbV", "UsefulRate", "by_data_size", "draw_clients",
-    "equal_weights", "named", "no_info", "stateless", "top_clients",
+    "Thompson", "Tifl", "TolerantFirst", "Ucb", "UcbV", "UsefulRate", "by_data_size",
+    "draw_clients", "equal_weights", "named", "no_info", "stateless", "top_clients",
 ]  # fmt: skip

@@ -33,9 +33,9 @@ QUICK = {
 # Draws with repetition: a client that is drawn twice leaves a slot empty.
 WITH_REPETITION = {"md_sampling", "clustered_size", "clustered_similarity"}
 # Asks clients before it chooses.
-ASK = {"power_of_choice", "cpow_d", "adapow_d", "rbcs_f", "fedcs", "fedcor", "refl"}
-# Keeps a deadline, so it may leave slots empty though more clients are available.
-MAY_LEAVE_EMPTY = {"fedcs"}
+ASK = {"power_of_choice", "cpow_d", "adapow_d", "rbcs_f", "fedcs", "fedcor", "refl", "tifl"}
+# May leave slots empty although more clients are available.
+MAY_LEAVE_EMPTY = {"fedcs", "tifl"}
 K, M, T = 6, 4, 20
 
 # Without learning; one compilation a policy, shared by all availabilities and horizons.
