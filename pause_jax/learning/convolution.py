@@ -19,6 +19,9 @@ FORMS = ("auto", "products", "direct", "xla")
 # On a CPU, ``auto`` selects ``direct`` for at least PATCHES bytes of patches, at least CHANNELS
 # input channels and fewer than FEATURES output features. See docs/engineering_log.md.
 PATCHES, CHANNELS, FEATURES = 6 * 2**20, 16, 256
+# On a CPU, ``products`` computes adjacent outputs in one row of a matrix product for at most
+# NARROW input channels, up to ROW values per row. See docs/engineering_log.md.
+NARROW, ROW = 8, 64
 # Maximum patch bytes for ``products`` on a GPU, about twice the largest benchmarked size.
 PATCHES_ON_GPU = 16 * 2**20
 
@@ -37,7 +40,7 @@ def convolve(form: str, x: Array, kernel: Array, stride: int = 1, padding: int =
         return _direct(x, kernel, stride, padding)
     if form == "products":
         edge = (padding, padding)
-        return _products(jnp.pad(x, ((0, 0), edge, edge, (0, 0))), kernel, stride)
+        return _in_rows(jnp.pad(x, ((0, 0), edge, edge, (0, 0))), kernel, stride)
     return lax.conv_general_dilated(
         x, kernel, (stride, stride), [(padding, padding)] * 2, dimension_numbers=_LAYOUT
     )
@@ -82,25 +85,43 @@ def gradient_stored(x: Array) -> Array:
 gradient_stored.defvjp(lambda x: (x, None), lambda _, d: (stored(lambda d: d, d),))
 
 
-def _places(x: Array, height: int, width: int, stride: int) -> list[Array]:
+def _places(x: Array, height: int, width: int, strides: tuple[int, int]) -> list[Array]:
     """Return the pixels under each tap of a sliding window, with taps in row-major order."""
-    rows = (x.shape[1] - height) // stride + 1
-    columns = (x.shape[2] - width) // stride + 1
+    down, across = strides
+    rows = (x.shape[1] - height) // down + 1
+    columns = (x.shape[2] - width) // across + 1
     return [
-        x[:, i::stride, j::stride][:, :rows, :columns] for i in range(height) for j in range(width)
+        x[:, i::down, j::across][:, :rows, :columns] for i in range(height) for j in range(width)
     ]
 
 
+def _in_rows(x: Array, kernel: Array, stride: int) -> Array:
+    """Convolve by matrix products whose rows contain several adjacent outputs if these are narrow.
+
+    With one output per row, patches of few channels are slow to build, and few features leave most
+    of a vector register empty. A wider patch with shifted copies of the kernel avoids both.
+    """
+    width, channels, features = kernel.shape[1:]
+    columns = (x.shape[2] - width) // stride + 1
+    narrow = jax.default_backend() == "cpu" and channels <= NARROW
+    counts = range(1, 1 + max(1, ROW // features if narrow else 1))
+    count = max(n for n in counts if columns % n == 0)
+    shifts = [(stride * i, stride * (count - 1 - i)) for i in range(count)]
+    copies = [jnp.pad(kernel, ((0, 0), shift, (0, 0), (0, 0))) for shift in shifts]
+    y = _products(x, jnp.concatenate(copies, axis=-1), (stride, stride * count))
+    return y.reshape(*y.shape[:2], columns, features)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _products(x: Array, kernel: Array, stride: int) -> Array:
-    return _products_forward(x, kernel, stride)[0]
+def _products(x: Array, kernel: Array, strides: tuple[int, int]) -> Array:
+    return _products_forward(x, kernel, strides)[0]
 
 
 def _products_forward(
-    x: Array, kernel: Array, stride: int
+    x: Array, kernel: Array, strides: tuple[int, int]
 ) -> tuple[Array, tuple[Array, Array, Array]]:
     height, width, channels, features = kernel.shape
-    taps = _places(stored(lambda x: x, x), height, width, stride)
+    taps = _places(stored(lambda x: x, x), height, width, strides)
     # A matrix product with inner dimension 27 (3x3 taps, 3 colours) is slower than one with 28.
     spare = -height * width * channels % 4
     taps.append(jnp.zeros((*taps[0].shape[:-1], spare), x.dtype))
@@ -113,7 +134,7 @@ def _products_forward(
 
 
 def _products_backward(
-    stride: int, residuals: tuple[Array, Array, Array], dy: Array
+    strides: tuple[int, int], residuals: tuple[Array, Array, Array], dy: Array
 ) -> tuple[Array, Array]:
     rows, kernel, empty = residuals
     height, width, channels, features = kernel.shape
@@ -127,7 +148,9 @@ def _products_backward(
         """Zero-pad one tap's gradient to the input size."""
         edges = [
             (low, size - ((count - 1) * stride + 1) - low, stride - 1)
-            for low, size, count in zip(tap, empty.shape[1:3], dy.shape[1:3], strict=True)
+            for low, size, count, stride in zip(
+                tap, empty.shape[1:3], dy.shape[1:3], strides, strict=True
+            )
         ]
         d = d_patches[:, :, :, tap[0], tap[1]]
         return lax.pad(d, jnp.zeros((), dy.dtype), [(0, 0, 0), *edges, (0, 0, 0)])
@@ -204,7 +227,7 @@ def max_pool(x: Array) -> Array:
 
 
 def _pool(x: Array) -> tuple[Array, tuple[Array, Array]]:
-    places = _places(x, 2, 2, 2)
+    places = _places(x, 2, 2, (2, 2))
     y = functools.reduce(jnp.maximum, places)
     first = jnp.full(y.shape, 3)
     for place in (2, 1, 0):
