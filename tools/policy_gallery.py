@@ -52,7 +52,7 @@ COSTS: dict[type[PolicyConfig], str] = {
 HEAD = """# Policy gallery
 
 The library has {number} named policies. `pause-jax policies` lists them, and `named("pause")` or
-`--policies pause` selects one. [Which policy?](../guides/which_policy.md) compares 44 of them
+`--policies pause` selects one. [Which policy?](../guides/which_policy.md) compares 45 of them
 on 14 fleets.
 
 All curves come from **one setting**, `digits_small`: {K} clients, {m} a round, {T} rounds, the

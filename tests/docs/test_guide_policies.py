@@ -50,6 +50,8 @@ def test_haste_wins_early():
     assert (len(where(AHEAD, "late", "oort")), where(BEHIND, "late", "oort")) == (3, {"shy"})
     late = {name: [len(where(m, "late", name)) for m in (AHEAD, BEHIND)] for name in early}
     assert (late["fastest"], late["fedcs"]) == ([2, 4], [2, 3])
+    assert where(AHEAD, "early", "tifl") == {"spent", "tiers", "unequal"}
+    assert not where(AHEAD, "late", "tifl")
 
 
 @pytest.mark.parametrize("policy", ["pause", "sa_pause", *VARIANTS])
