@@ -125,6 +125,16 @@ def test_the_harness_measures_us_and_reports_who_fails():
 
 
 @pytest.mark.nightly
+def test_a_slow_contender_runs_once_and_its_value_includes_compilation(monkeypatch):
+    monkeypatch.setattr(harness, "SLOW", 0.0)
+    found = harness.measure("tiny", {OURS: (PYTHON, CONTENDERS[OURS])}, 3, lambda _: None)[OURS]
+    assert found.slow
+    assert len(found.values) == 1
+    assert found.work is None
+    assert "pause_jax ran once" in report.training("tiny", {OURS: found}, {})
+
+
+@pytest.mark.nightly
 def test_a_round_moves_the_weights_and_a_peer_that_does_not_train_is_told_apart():
     ours = (PYTHON, CONTENDERS[OURS])
     # With `idle=False` a driver plays its round when it saves; ours then saves its first weights.
