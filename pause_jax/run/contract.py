@@ -7,6 +7,7 @@ built-in policy and latency model skip these checks, because our tests cover bot
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -103,7 +104,18 @@ def not_finite(rounds: Any) -> str:
     )
 
 
-def warn(found: dict[str, str], category: type[Warning] = BrokenContract) -> None:
-    """Issue a single warning with one line per config, omitting configs without a finding."""
-    if lines := [f"{name}: {words}" for name, words in found.items() if words]:
-        warnings.warn("\n".join(lines), category, stacklevel=3)
+def warn(recorded: Mapping[Any, Any], names: Sequence[str]) -> None:
+    """Issue at most one ``BrokenContract`` and one ``NotFinite`` warning about several configs.
+
+    ``recorded`` maps quantities to arrays with one row per name (scalars for a single run).
+    """
+    if set(RECORDED) <= set(recorded):
+        findings = map(finding, *(np.atleast_1d(recorded[each]) for each in RECORDED))
+        _warn(names, findings, BrokenContract)
+    if NONFINITE in recorded:
+        _warn(names, map(not_finite, np.atleast_1d(recorded[NONFINITE])), NotFinite)
+
+
+def _warn(names: Sequence[str], findings: Iterable[str], category: type[Warning]) -> None:
+    if lines := [f"{name}: {words}" for name, words in zip(names, findings, strict=True) if words]:
+        warnings.warn("\n".join(lines), category, stacklevel=4)

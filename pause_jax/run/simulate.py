@@ -98,11 +98,5 @@ def simulate(
     with refused_if_too_large(f"num_clients = {config.num_clients}", FEWER):
         result = single_run(config, loaded_data, key, quantities, execution)
     if not is_traced(result.values):
-        name = label(config.policy)
-        if set(contract.RECORDED) <= set(result.values):
-            found = contract.finding(*(result.values[each] for each in contract.RECORDED))
-            contract.warn({name: found})
-        if contract.NONFINITE in result.values:
-            words = contract.not_finite(result.values[contract.NONFINITE])
-            contract.warn({name: words}, contract.NotFinite)
+        contract.warn(result.values, [label(config.policy)])
     return result.replace(client_ids=ids)

@@ -117,15 +117,7 @@ def sweep(
     )
     kept = None if store is None else Store.create(pathlib.Path(store), plan)
     result = execute(plan, kept, workers, progress=progress)
-    names = [str(name) for name in result.config.values]
-    if set(contract.RECORDED) <= set(result):
-        recorded = zip(*(result[name].values for name in contract.RECORDED), strict=True)
-        findings = (contract.finding(*each) for each in recorded)
-        contract.warn(dict(zip(names, findings, strict=True)))
-    if contract.NONFINITE in result:
-        rounds = result[contract.NONFINITE].values
-        words = {name: contract.not_finite(each) for name, each in zip(names, rounds, strict=True)}
-        contract.warn(words, contract.NotFinite)
+    contract.warn(result, [str(name) for name in result.config.values])
     return result
 
 
