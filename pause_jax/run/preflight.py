@@ -102,11 +102,7 @@ def checked_devices(devices: Sequence[jax.Device] | None) -> list[jax.Device]:
 
 def check_limits(memory_limit: float, max_batch: int | None) -> None:
     """Raise ConfigError unless ``memory_limit`` (GiB) is > 0 and ``max_batch`` is None or >= 1."""
-    if not (max_batch is None or _is_count(max_batch)):
-        raise ConfigError(
-            f"max_batch = {shown(max_batch)}: must be a whole number >= 1, or None for as many "
-            "runs as fit in memory."
-        )
+    _check_count("max_batch", max_batch, "runs")
     if isinstance(memory_limit, bool) or not (
         isinstance(memory_limit, int | float) and 0 < memory_limit < math.inf
     ):
@@ -115,8 +111,13 @@ def check_limits(memory_limit: float, max_batch: int | None) -> None:
         )
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+def _check_count(name: str, value: Any, counted: str) -> None:
+    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    if not (value is None or is_count):
+        raise ConfigError(
+            f"{name} = {shown(value)}: must be a whole number >= 1, or None for as many {counted} "
+            "as fit in memory."
+        )
 
 
 def execution_of(client_batch: int | None, mesh: Mesh | None = None) -> Execution:
@@ -125,11 +126,7 @@ def execution_of(client_batch: int | None, mesh: Mesh | None = None) -> Executio
     Raises:
       ConfigError: if ``client_batch`` is neither None nor an integer >= 1.
     """
-    if not (client_batch is None or _is_count(client_batch)):
-        raise ConfigError(
-            f"client_batch = {shown(client_batch)}: must be a whole number >= 1, or None for as "
-            "many clients as fit in memory."
-        )
+    _check_count("client_batch", client_batch, "clients")
     return Execution(client_batch, mesh, jax.config.values["jax_default_matmul_precision"])
 
 
