@@ -314,8 +314,7 @@ def update(
         rules = broken(
             selection, conditions.available, conditions.latency, setup.context.min_latency
         )
-    return State(
-        keys=before.keys,
+    return before._replace(
         learning=learned.learning,
         policy=setup.policy.update(answers.policy, selection, observation),
         counts=before.counts.at[selection.clients].add(selection.active.astype(jnp.int32)),
