@@ -57,9 +57,7 @@ def low_end(hits: Any, trials: int, confidence: float) -> np.ndarray:
 
 def high_end(hits: Any, trials: int, confidence: float) -> np.ndarray:
     """Return the upper end of the two-sided Clopper-Pearson interval (1934), elementwise."""
-    some = np.minimum(hits, trials - 1)
-    high = betaincinv(some + 1, trials - some, 1 - (1 - confidence) / 2)
-    return np.where(np.asarray(hits) < trials, high, 1.0)
+    return 1 - low_end(trials - np.asarray(hits), trials, confidence)
 
 
 def epsilon_bound(

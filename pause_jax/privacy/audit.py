@@ -78,7 +78,17 @@ def audit(
             f"claim = {claim!r} for mechanism {name}: must be one of {', '.join(UNITS)}. Pass "
             "claim if the mechanism has no unit."
         )
-    _check(epsilon, samples, confidence, dimension)
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        raise ConfigError(f"epsilon = {epsilon}: must be finite and > 0.")
+    if not 0 < confidence < 1:
+        raise ConfigError(f"confidence = {confidence}: must be > 0 and < 1 (0.95 is 95 %).")
+    if samples < MIN_SAMPLES:
+        raise ConfigError(
+            f"samples = {samples}: must be >= {MIN_SAMPLES}, because fewer samples give no useful "
+            "bound."
+        )
+    if dimension < 1:
+        raise ConfigError(f"dimension = {dimension}: must be >= 1.")
 
     release = Partial(_privatized, mechanism, np.float32(epsilon))
     delta, pairs = float(mechanism.delta), _neighbours(claim, dimension)
@@ -105,17 +115,3 @@ def _neighbours(claim: str, dimension: int) -> dict[str, tuple[np.ndarray, np.nd
         "+-e_1, other coordinates large": (full, full - 2 * axis),
         "0 or huge e_1, other coordinates large": (full - axis, full + 1e4 * axis),
     }
-
-
-def _check(epsilon: float, samples: int, confidence: float, dimension: int) -> None:
-    if not (math.isfinite(epsilon) and epsilon > 0):
-        raise ConfigError(f"epsilon = {epsilon}: must be finite and > 0.")
-    if not 0 < confidence < 1:
-        raise ConfigError(f"confidence = {confidence}: must be > 0 and < 1 (0.95 is 95 %).")
-    if samples < MIN_SAMPLES:
-        raise ConfigError(
-            f"samples = {samples}: must be >= {MIN_SAMPLES}, because fewer samples give no useful "
-            "bound."
-        )
-    if dimension < 1:
-        raise ConfigError(f"dimension = {dimension}: must be >= 1.")
