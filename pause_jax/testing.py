@@ -223,12 +223,9 @@ def check_mechanism(mechanism: Mechanism, *, dimension: int = 40) -> None:
     updates = jax.random.normal(jax.random.key(1), (4, dimension)).at[3].set(0.0)
     singles = [release(own, *each, epsilon) for each in zip(several, updates, strict=True)]
     for one, update in zip(singles, updates, strict=True):
-        _require(
-            one.shape == update.shape, f"a release has shape {one.shape}: must be {update.shape}"
-        )
-        _require(
-            one.dtype == update.dtype, f"a release has dtype {one.dtype}: must be {update.dtype}"
-        )
+        for name in ("shape", "dtype"):
+            found, expected = getattr(one, name), getattr(update, name)
+            _require(found == expected, f"a release has {name} {found}: must be {expected}")
         _require(np.isfinite(one).all(), "a release must be finite")
     _same(
         release(own, several[0], updates[0], epsilon),
@@ -236,10 +233,7 @@ def check_mechanism(mechanism: Mechanism, *, dimension: int = 40) -> None:
         "two releases with the same key must be equal",
     )
     together = jax.vmap(release, in_axes=(None, 0, 0, None))(own, several, updates, epsilon)
-    np.testing.assert_allclose(
-        together, np.stack(singles), rtol=1e-3, atol=1e-4,
-        err_msg="a release under vmap must equal the release of a single update",
-    )  # fmt: skip
+    _close(together, singles, "a release under vmap must equal the release of a single update")
     other = release(own, several[1], updates[0], epsilon)
     if mechanism.unit != "none":
         _require(
@@ -272,13 +266,7 @@ def _check_budget(mechanism: Mechanism) -> None:
     _require(spent[0] == 0, f"spent(0) = {spent[0]}: must be 0")
     if np.isfinite(epsilon).all():
         added = np.append(0, np.cumsum(epsilon))[: times.size]
-        np.testing.assert_allclose(
-            spent,
-            added,
-            rtol=1e-3,
-            atol=1e-3,
-            err_msg="spent(n) must be the sum of the first n epsilons",
-        )
+        _close(spent, added, "spent(n) must be the sum of the first n epsilons", atol=1e-3)
 
 
 def check_learner(learning: Learning, *, num_clients: int = 6, num_selected: int = 3) -> None:
@@ -370,13 +358,7 @@ def _check_training(learner: Learner, state: LearnerState, cohort: Array) -> Non
     turned, _ = train(state, Selection(cohort[::-1], equal.weights), 1.0)
     for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(turned), strict=True):
         if jnp.issubdtype(a.dtype, jnp.floating):
-            np.testing.assert_allclose(
-                a,
-                b,
-                rtol=1e-3,
-                atol=1e-4,
-                err_msg="the order of the slots must not change the result",
-            )
+            _close(a, b, "the order of the slots must not change the result")
 
 
 def _counted(function: Callable[..., Any]) -> tuple[Callable[..., Any], list[None]]:
@@ -405,6 +387,10 @@ def _check_toml(config: SimConfig, part: Config) -> None:
         len(forms) == 1,
         f"{type(part).__name__} changed in a TOML round trip: {config} became {back}",
     )
+
+
+def _close(one: Any, other: Any, message: str, atol: float = 1e-4) -> None:
+    np.testing.assert_allclose(one, other, rtol=1e-3, atol=atol, err_msg=message)
 
 
 def _same(one: Any, other: Any, message: str) -> None:
