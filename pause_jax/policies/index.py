@@ -120,8 +120,7 @@ class UcbV(IndexRule):
     summary: ClassVar[str] = "variance-aware UCB-V"
 
     def build(self, context: Context) -> Index:
-        def init() -> Moments:
-            return Moments(empty_stats(context.num_clients), jnp.zeros(context.num_clients))
+        start = Moments(empty_stats(context.num_clients), jnp.zeros(context.num_clients))
 
         def value(key: Array, state: Moments, round: Array) -> Array:
             counts, mean = state.stats
@@ -139,7 +138,7 @@ class UcbV(IndexRule):
             squares = update_stats(squares, clients, jnp.square(speed), active)
             return Moments(update_stats(state.stats, clients, speed, active), squares.mean_speed)
 
-        return Index(init, value, update, lambda state: state.stats.counts)
+        return Index(lambda: start, value, update, lambda state: state.stats.counts)
 
 
 class Thompson(IndexRule):
@@ -187,9 +186,8 @@ class DiscountedUcb(IndexRule):
     exploration: float = number(default=0.1, at_least=0)
 
     def build(self, context: Context) -> Index:
-        def init() -> Discounted:
-            zeros = jnp.zeros(context.num_clients)
-            return Discounted(empty_stats(context.num_clients).counts, zeros, zeros, jnp.zeros(()))
+        zeros = jnp.zeros(context.num_clients)
+        start = Discounted(zeros.astype(jnp.int32), zeros, zeros, jnp.zeros(()))
 
         def value(key: Array, state: Discounted, round: Array) -> Array:
             # In Eq. (13) of PAUSE, t is one plus the number of observed rounds.
@@ -210,7 +208,7 @@ class DiscountedUcb(IndexRule):
                 self.discount * state.rounds + 1,
             )
 
-        return Index(init, value, update, lambda state: state.counts)
+        return Index(lambda: start, value, update, lambda state: state.counts)
 
 
 class Rates(NamedTuple):
@@ -241,6 +239,7 @@ class UsefulRate(IndexRule):
 
     def build(self, context: Context) -> Index:
         zeros = jnp.zeros(context.num_clients)
+        start = Rates(zeros.astype(jnp.int32), zeros, zeros)
 
         def value(key: Array, state: Rates, round: Array) -> Array:
             rate = state.useful / jnp.where(state.counts > 0, state.taken, 1.0)
@@ -259,10 +258,7 @@ class UsefulRate(IndexRule):
                 state.taken.at[clients].add(jnp.where(active, 1.0 / speed, 0.0)),
             )
 
-        def init() -> Rates:
-            return Rates(empty_stats(context.num_clients).counts, zeros, zeros)
-
-        return Index(init, value, update, lambda state: state.counts)
+        return Index(lambda: start, value, update, lambda state: state.counts)
 
 
 INDEX_RULES = (Ucb, KlUcb, UcbV, Thompson, DiscountedUcb, UsefulRate)
