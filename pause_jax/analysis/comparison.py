@@ -217,16 +217,6 @@ def _aims(result: xr.Dataset, target: float) -> tuple[Aim, ...]:
         missing=not_finite,
         unit=" %",
     )
-    loss = Aim(
-        title="final loss",
-        values=metrics.final_loss(result),
-        sign=-1,
-        noun="final test loss",
-        better="lower",
-        worse="higher",
-        missing=not_finite,
-        digits=4,
-    )
     regret = Aim(
         title="regret",
         values=metrics.total_regret(result),
@@ -236,14 +226,20 @@ def _aims(result: xr.Dataset, target: float) -> tuple[Aim, ...]:
         worse="higher",
         missing="broke a contract or recorded no regret in at least one seed",
     )
-    seconds = regret._replace(
+    loss = regret._replace(
+        title="final loss",
+        values=metrics.final_loss(result),
+        noun="final test loss",
+        missing=not_finite,
+        digits=4,
+    )
+    seconds = to_target._replace(
         title="total s",
         values=metrics.simulated_seconds(result),
         noun="simulated time",
         better="shorter",
         worse="longer",
         missing="broke a contract in at least one seed",
-        unit=" s",
     )
     goals: tuple[Aim, ...] = (seconds,)
     if np.isfinite(result.test_accuracy).any():
