@@ -10,7 +10,6 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from pause_jax.analysis import metrics
 from pause_jax.analysis.comparison import listed, quoted
 from pause_jax.analysis.curves import (
     Curve,
@@ -26,6 +25,7 @@ from pause_jax.analysis.curves import (
 )
 from pause_jax.analysis.participation import Participation, by_client
 from pause_jax.analysis.participation import labels as labels_of
+from pause_jax.analysis.regret import cumulative
 
 # Maximum number of points per curve, and approximate number of markers.
 _POINTS, _MARKERS = 150, 7
@@ -81,9 +81,8 @@ def regret(result: xr.Dataset) -> Picture | None:
     """Plot cumulative regret against rounds. Return None if regret was not tracked."""
     if not np.isfinite(result.regret).any():
         return None
-    each = result.regret.astype(np.float64).where(~metrics.empty_rounds(result), 0.0)
     words = "The genie (regret 0) has the same history but knows the true mean speeds."
-    curves = by_round(each.cumsum("round", skipna=False))
+    curves = by_round(cumulative(result))
     labels = "round", "cumulative regret"  # symlog handles negative and large values
     return _picture("Cumulative regret", words, curves, result, labels, log="symlog")
 
