@@ -117,12 +117,11 @@ def fit(data: Measured) -> Fleet:
       ConfigError: if only one client has measurements, or if no client's measurements vary.
     """
     answered = np.isfinite(data.seconds)
-    when = None if data.when is None else data.when[answered]
-    data = Measured(data.client[answered], data.seconds[answered], when)
-    number = np.bincount(data.client)
+    clients, seconds = data.client[answered], data.seconds[answered]
+    number = np.bincount(clients)
     if number.size < 2:
         raise ConfigError("fleet: has only one client: must have at least two. Add another client.")
-    each = [data.seconds[data.client == client] for client in range(number.size)]
+    each = [seconds[clients == client] for client in range(number.size)]
     if all(np.ptp(row) == 0 for row in each):
         raise ConfigError(
             "fleet: no client has two different measurements, so the spread cannot be estimated. "
