@@ -13,12 +13,8 @@ from pause_jax.base.struct import ConfigError
 from pause_jax.cli.options import Seed
 from pause_jax.importers.request import DATA, DEVICES, INTERVALS, Request, ids_of
 
-# Module of ``pause_jax.importers`` for each source.
-SOURCES = {
-    "fedscale": "fedscale",
-    "leaf": "leaf",
-    "huggingface": "huggingface",
-}
+# Modules of ``pause_jax.importers``, with one source each.
+SOURCES = ("fedscale", "leaf", "huggingface")
 # Suggested options for each output file.
 _NEXT = {
     DEVICES: "--set latency=network --set latency.path={}",
@@ -63,7 +59,7 @@ def import_files(
         columns=_columns(columns),
     )
     # Import lazily, because some sources need packages that other commands do not.
-    imported = importlib.import_module(f"pause_jax.importers.{SOURCES[source]}").read(request)
+    imported = importlib.import_module(f"pause_jax.importers.{source}").read(request)
     for path in imported.write(out):
         typer.echo(f"{path}  {_NEXT.get(path.name, '').format(path)}".rstrip())
     for note in imported.notes:

@@ -123,7 +123,10 @@ def save(result: xr.Dataset, folder: pathlib.Path, about: Mapping[str, Any]) -> 
     The folder is created if missing.
     """
     (folder / "configs").mkdir(parents=True, exist_ok=True)
-    save_data(result, folder)
+    # Build the file in memory, because HDF5 crashes the process when the disk is full.
+    content = result.to_netcdf(engine="h5netcdf")
+    with written(folder / DATA) as file:
+        file.write(content)
     stems: set[str] = set()
     for name in result.config.values:
         # Two labels may map to the same file name.
@@ -132,14 +135,6 @@ def save(result: xr.Dataset, folder: pathlib.Path, about: Mapping[str, Any]) -> 
         text = result.config_toml.sel(config=name).item()
         (folder / "configs" / f"{stem}.toml").write_text(text)
     write_run(folder, about)
-
-
-def save_data(result: xr.Dataset, folder: pathlib.Path) -> None:
-    """Write ``data.nc`` atomically."""
-    # Build the file in memory, because HDF5 crashes the process when the disk is full.
-    content = result.to_netcdf(engine="h5netcdf")
-    with written(folder / DATA) as file:
-        file.write(content)
 
 
 def about(folder: pathlib.Path) -> Run:
