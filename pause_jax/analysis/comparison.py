@@ -59,9 +59,7 @@ class Difference(NamedTuple):
 
         Always 0 if a pair is incomplete, because outcomes then determine which seeds are compared.
         """
-        if self.pairs < self.seeds:
-            return 0
-        return (self.low > 0) - (self.high < 0)
+        return 0 if self.pairs < self.seeds else (self.low > 0) - (self.high < 0)
 
 
 class Comparison(NamedTuple):
@@ -110,7 +108,14 @@ def compare(result: xr.Dataset, target: float, against: str | None = None) -> Co
     elif against is None:
         words = "the best config whose epsilon covers everything clients send except data sizes"
         lead = f"{quoted(chosen)} is {words}. "
-    return Comparison(chosen, goals, comparisons, found, _text(goals, found, chosen, best, lead))
+    text = f"No comparison: {quoted(chosen)} {goals[0].missing}."
+    for goal, each in zip(goals, found, strict=True):
+        # Describe only the first criterion for which the reference has a value for every seed.
+        if goal.values.sel(config=chosen).notnull().all():
+            findings = f" {lead}{_findings(goal, each, chosen, best)}" if each else ""
+            text = f"{_means(goal)}.{findings}"
+            break
+    return Comparison(chosen, goals, comparisons, found, text)
 
 
 def differences(
@@ -261,27 +266,11 @@ def _best(goals: Sequence[Aim], candidates: list[str]) -> str:
     return ""
 
 
-def _text(
-    goals: Sequence[Aim],
-    found: Sequence[dict[str, Difference]],
-    against: str,
-    best: str,
-    lead: str,
-) -> str:
-    """Describe results for the first criterion for which ``against`` has a value for every seed."""
-    for goal, others in zip(goals, found, strict=True):
-        if bool(goal.values.sel(config=against).notnull().all()):
-            findings = f" {lead}{_findings(goal, others, against, best)}" if others else ""
-            return f"{_means(goal)}.{findings}"
-    return f"No comparison: {quoted(against)} {goals[0].missing}."
-
-
 def _means(goal: Aim) -> str:
     """List the means, best first, and then the configs without a value for every seed."""
     means = goal.sign * goal.values.mean("seed", skipna=False)
-    order = sorted(
-        means.config.values[means.notnull()], key=lambda name: -float(means.sel(config=name))
-    )
+    known = means.config.values[means.notnull()]
+    order = sorted(known, key=lambda name: -float(means.sel(config=name)))
     each = [
         f"{abs(float(means.sel(config=name))):,.{goal.digits}f}{goal.unit} for {quoted(str(name))}"
         for name in order
