@@ -227,15 +227,9 @@ def _lognormal(each: list[Floats]) -> Law:
     free = float((size - 1).sum())
     scale = np.exp([row.mean() for row in logs])
     sigma = math.sqrt(squares.sum() / free)
-    return Law(
-        "lognormal",
-        _gaussian(size, squares) + _from_logs(each),
-        {
-            **_ends(scale, sigma / np.sqrt(size)),
-            "sigma": Estimate(sigma, sigma / math.sqrt(2 * free)),
-        },
-        scale,
-    )
+    spread = Estimate(sigma, sigma / math.sqrt(2 * free))
+    parameters = {**_ends(scale, sigma / np.sqrt(size)), "sigma": spread}
+    return Law("lognormal", _gaussian(size, squares) + _from_logs(each), parameters, scale)
 
 
 def _log_upper_gamma(n: Floats, z: Floats) -> Floats:
@@ -272,15 +266,9 @@ def _shifted_exponential(each: list[Floats]) -> Law:
         bounds=(math.log(above) - 4, math.log(above) + 4),
         method="bounded",
     )
-    return Law(
-        "shifted_exponential",
-        log_density(best.x),
-        {
-            **_ends(shift, above / size),
-            "straggling": Estimate(above, above / math.sqrt(max(total - len(each), 1))),
-        },
-        shift,
-    )
+    straggling = Estimate(above, above / math.sqrt(max(total - len(each), 1)))
+    parameters = {**_ends(shift, above / size), "straggling": straggling}
+    return Law("shifted_exponential", log_density(best.x), parameters, shift)
 
 
 def _pareto(each: list[Floats]) -> Law:
@@ -291,12 +279,9 @@ def _pareto(each: list[Floats]) -> Law:
     shape = free / float(excess.sum())
     best = float((size - 1).sum()) / float(excess.sum())
     scale = least * np.exp(-1 / (size * shape))
-    return Law(
-        "pareto",
-        (size - 1) * math.log(best) - np.log(size) - best * excess + _from_logs(each),
-        {**_ends(scale, 1 / (size * shape)), "shape": Estimate(shape, shape / math.sqrt(free))},
-        scale,
-    )
+    density = (size - 1) * math.log(best) - np.log(size) - best * excess + _from_logs(each)
+    tail = Estimate(shape, shape / math.sqrt(free))
+    return Law("pareto", density, {**_ends(scale, 1 / (size * shape)), "shape": tail}, scale)
 
 
 def _normal(each: list[Floats]) -> Law:
