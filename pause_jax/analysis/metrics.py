@@ -35,8 +35,7 @@ def time_to_accuracy(result: xr.Dataset, target: float) -> xr.DataArray:
     """
     if not 0 < target <= 1:
         raise ConfigError(f"target = {target}: must be > 0 and <= 1 (0.8 is 80 %).")
-    reached = result.test_accuracy >= target
-    return result.eval_clock.where(reached).min("eval_round")
+    return result.eval_clock.where(result.test_accuracy >= target).min("eval_round")
 
 
 def final_accuracy(result: xr.Dataset) -> xr.DataArray:

@@ -115,8 +115,7 @@ def plot_regret(curves: xr.DataArray, axes: Axes, scale: str = "log") -> None:
       axes: Matplotlib axes.
       scale: Matplotlib scale of both axes. With ``log``, means <= 0 are omitted.
     """
-    n = curves["round"].values
-    shown = np.unique(np.geomspace(1, n.size, 400).astype(int)) - 1
+    shown = np.unique(np.geomspace(1, curves.sizes["round"], 400).astype(int)) - 1
     drawn = {name: curve.at(shown) for name, curve in curves_of.by_round(curves).items()}
     if scale == "log":
         drawn = {

@@ -74,11 +74,9 @@ class Sheet(NamedTuple):
         return widths
 
     def _table(self, widths: list[int]) -> Table:
+        pairs = zip(self.columns, widths, strict=True)
         out = Table(
-            *(
-                replace(column, width=width, min_width=None, overflow="fold")
-                for column, width in zip(self.columns, widths, strict=True)
-            ),
+            *(replace(column, width=w, min_width=None, overflow="fold") for column, w in pairs),
             title=self.title,
             title_justify="left",
             caption=self.caption,

@@ -88,8 +88,7 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
                 failure = publish(result, folder, about, request)
                 if failure is not None:
                     _end_unwritten(failure, folder, store)
-                seconds = time.perf_counter() - start
-                Console().print(f"{seconds:.0f} s.", highlight=False)
+                Console().print(f"{time.perf_counter() - start:.0f} s.", highlight=False)
                 Console().print(f"Written to {folder}/")
             if stopped is None:
                 discard_store(folder / UNFINISHED)

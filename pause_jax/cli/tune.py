@@ -122,6 +122,5 @@ def _print(found: Tuned, objective: Objective) -> None:
         "change: difference from the initial config with the same seeds. searched: mean in the "
         f"search (optimistic for the best of {len(found.trials)} configs)."
     )
-    Console().print(
-        make_table([label("config"), *headings], rows, title=objective.text, caption=caption)
-    )
+    columns = [label("config"), *headings]
+    Console().print(make_table(columns, rows, title=objective.text, caption=caption))
