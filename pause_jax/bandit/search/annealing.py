@@ -105,12 +105,8 @@ def _largest_difference(index: Array, terms: Array, num_selected: int, available
     """Compute an upper bound on energy differences between sets (PAUSE, Eq. 19, without omega)."""
     index_high, index_low = _extremes(index, num_selected, available)
     highs, lows = jax.vmap(lambda term: _extremes(term, num_selected, available))(terms)
-    return (
-        jnp.min(index_high)
-        - jnp.min(index_low)
-        + jnp.sum(tree_sum(highs))
-        - jnp.sum(tree_sum(lows))
-    )
+    of_index = jnp.min(index_high) - jnp.min(index_low)
+    return of_index + jnp.sum(tree_sum(highs)) - jnp.sum(tree_sum(lows))
 
 
 def walk_energy(landscape: Landscape, members: Array) -> Array:
@@ -129,8 +125,7 @@ def neighbour_masks(landscape: Landscape, members: Array) -> tuple[Array, Array,
     outside = landscape.available & ~members
     if landscape.ranks.shape[0] == 0:  # vanilla uses only R1
         return members, outside, jnp.zeros_like(members), jnp.zeros_like(members)
-    num_clients = members.shape[0]
-    lowest = jnp.min(jnp.where(members, landscape.ranks, num_clients), axis=1, keepdims=True)
+    lowest = jnp.min(jnp.where(members, landscape.ranks, len(members)), axis=1, keepdims=True)
     removable = members & jnp.any(landscape.ranks == lowest, axis=0)
     below = outside & jnp.any(landscape.ranks < lowest, axis=0)
     return removable, outside, members & ~removable, below
@@ -197,21 +192,17 @@ def chain_step(
 
     energy = walk_energy(landscape, proposal)
     temperature = landscape.temperature_scale / (cooling * jnp.log1p(step.astype(energy.dtype)))
-    uphill = energy >= state.energy
-    accept = uphill | (
-        _uniform(luck) < jnp.exp(jnp.minimum(energy - state.energy, 0.0) / temperature)
-    )
+    chance = jnp.exp(jnp.minimum(energy - state.energy, 0.0) / temperature)
+    accept = (energy >= state.energy) | (_uniform(luck) < chance)
     accept &= num_active + num_passive > 0
     better = accept & (energy > state.best_energy)
-    return (
-        ChainState(
-            members=jnp.where(accept, proposal, state.members),
-            energy=jnp.where(accept, energy, state.energy),
-            best_members=jnp.where(better, proposal, state.best_members),
-            best_energy=jnp.where(better, energy, state.best_energy),
-        ),
-        accept,
+    state = ChainState(
+        members=jnp.where(accept, proposal, state.members),
+        energy=jnp.where(accept, energy, state.energy),
+        best_members=jnp.where(better, proposal, state.best_members),
+        best_energy=jnp.where(better, energy, state.best_energy),
     )
+    return state, accept
 
 
 def _uniform(word: Array) -> Array:
@@ -273,8 +264,7 @@ def anneal(
       ValueError: if the shapes disagree, m is out of range, or an untraced value is NaN.
     """
     check_problem(problem.index, problem.weight, num_selected)
-    num_clients = problem.index.shape[0]
-    available = jnp.ones(num_clients, bool) if available is None else available
+    available = jnp.ones(problem.index.shape, bool) if available is None else available
     landscape_key, chain_key = jax.random.split(key)
     landscape = make_landscape(problem, num_selected, available, neighbourhood, landscape_key)
 
@@ -333,7 +323,6 @@ class Annealing(Search):
         best_set, best = exact(problem.index, weight, num_selected, available=available)
         # Sets with the same infinite energy are compared by their weight sums.
         rest = jnp.sum(weight[best_set]) - jnp.sum(weight[trace.clients])
-        gap = jnp.where(
-            best == trace.energy, jnp.where(jnp.isinf(best), rest, 0.0), best - trace.energy
-        )
+        tied = jnp.where(jnp.isinf(best), rest, 0.0)
+        gap = jnp.where(best == trace.energy, tied, best - trace.energy)
         return trace.clients, Info(trace.energy, gap, trace.acceptance_rate)
