@@ -230,11 +230,8 @@ def policy_of(config: PolicyConfig, context: Context) -> Policy:
 
     def update(state: Any, selection: Selection, observation: Observation) -> Any:
         def updated(without: Sequence[str]) -> Any:
-            return built.update(
-                state,
-                selection,
-                observation._replace(**dict.fromkeys(without)),  # type: ignore[arg-type]
-            )
+            hidden = observation._replace(**dict.fromkeys(without))  # type: ignore[arg-type]
+            return built.update(state, selection, hidden)
 
         try:
             later = updated(absent)

@@ -300,9 +300,8 @@ def draw_in_clusters(
     def draw(step: Array, rank: Array) -> Array:
         left = among & (rank == 0)
         alive = jnp.zeros(taste.shape, bool).at[label].max(left)
-        drawn = jax.random.categorical(
-            jax.random.fold_in(draw_key, step), jnp.where(alive, taste, -jnp.inf)
-        )
+        step_key = jax.random.fold_in(draw_key, step)
+        drawn = jax.random.categorical(step_key, jnp.where(alive, taste, -jnp.inf))
         in_cluster = left & (label == drawn)
         first = order[jnp.argmax(in_cluster[order])]
         return jnp.where(in_cluster[first], rank.at[first].set(count - step), rank)

@@ -63,8 +63,7 @@ class DivFl(PolicyConfig):
             order = jax.random.permutation(order_key, num_clients)
             rank = greedy(state.distance, state.seen, available & state.seen, m, order)
             clients = top_clients(jnp.where(swept, jnp.inf, rank), available, m, fill_key)
-            active = available[clients]
-            shares = neighbours(state.distance, state.seen, clients, active)
+            shares = neighbours(state.distance, state.seen, clients, available[clients])
             return Selection(clients, shares), no_info()
 
         def update(state: DivFlState, selection: Selection, observation: Observation) -> DivFlState:

@@ -99,8 +99,7 @@ def allocated(
     log_weight -= jnp.max(jnp.where(available, log_weight, -jnp.inf))
     weight = jnp.exp(jnp.maximum(log_weight, _LEAST_LOG_WEIGHT))
     # Amount by which each probability exceeds the floor, in units of 1 - floor.
-    above = inclusion_probabilities(
-        weight, available, drawn * (1 - quota) / jnp.maximum(1 - floor, 1e-6)
-    )
+    total = drawn * (1 - quota) / jnp.maximum(1 - floor, 1e-6)
+    above = inclusion_probabilities(weight, available, total)
     shared = (above < 1) & (size > m)
     return jnp.where(available, jnp.where(shared, floor + (1 - floor) * above, 1.0), 0.0)

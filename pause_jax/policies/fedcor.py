@@ -100,8 +100,7 @@ class FedCor(PolicyConfig):
         )
 
         def ask(key: Array, state: FedCorState, round: Array, available: Array) -> Any:
-            asks = self._explores(round) | self._explores(round - 1)
-            return everyone, available & asks
+            return everyone, available & (self._explores(round) | self._explores(round - 1))
 
         def receive(
             state: FedCorState, clients: Array, asked: Array, answer: Answer
@@ -213,9 +212,8 @@ def correlated(
         scaled = sigma[best] / deviation[best]
         after = sigma - scaled[:, None] * scaled[None, :]
         taken = left[best]
-        return jnp.where(taken, after, sigma), jnp.where(
-            taken, rank.at[best].set(count - step), rank
-        )
+        rank = jnp.where(taken, rank.at[best].set(count - step), rank)
+        return jnp.where(taken, after, sigma), rank
 
     start = embedding.T @ embedding + NOISE**2 * jnp.eye(embedding.shape[1])
     return lax.fori_loop(0, count, choose, (start, jnp.zeros(embedding.shape[1])))[1]

@@ -71,9 +71,8 @@ class GreedyFed(PolicyConfig):
                 "learning.validation = 100, for example. This moves 100 test samples from scoring "
                 "to validation."
             )
-        start = GreedyState(
-            jnp.zeros((), jnp.int32), jnp.zeros(num_clients), jnp.zeros(num_clients, jnp.int32)
-        )
+        never = jnp.zeros(num_clients, jnp.int32)
+        start = GreedyState(jnp.zeros((), jnp.int32), jnp.zeros(num_clients), never)
 
         def select(key: Array, state: GreedyState, round: Array, available: Array) -> Selected:
             rank = jnp.where(state.times > 0, state.value, jnp.inf)

@@ -47,9 +47,8 @@ def from_stats(context: Context, value: Callable[[Array, ClientStats, Array], Ar
     ) -> ClientStats:
         return update_stats(stats, selection.clients, speed, selection.active)
 
-    return Index(
-        lambda: empty_stats(context.num_clients), value, update, lambda stats: stats.counts
-    )
+    start = empty_stats(context.num_clients)
+    return Index(lambda: start, value, update, lambda stats: stats.counts)
 
 
 class Ucb(IndexRule):

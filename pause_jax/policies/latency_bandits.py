@@ -101,11 +101,10 @@ class CsUcbQ(PolicyConfig):
             return by_data_size(clients, available, context), no_info()
 
         def update(state: QueueState, selection: Selection, observation: Observation) -> QueueState:
-            active = selection.active
             reward = _reward(observation.latency, self.max_latency)
-            chosen = mask_of(selection.clients, active, context.num_clients)
+            chosen = mask_of(selection.clients, selection.active, context.num_clients)
             return QueueState(
-                stats=update_stats(state.stats, selection.clients, reward, active),
+                stats=update_stats(state.stats, selection.clients, reward, selection.active),
                 queue=next_queue(state.queue, target, chosen.astype(state.queue.dtype)),
             )
 

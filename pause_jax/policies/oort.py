@@ -170,9 +170,8 @@ class Oort(PolicyConfig):
         change = jnp.abs(now - before)
         looser = jnp.minimum(threshold + self.pacer_delta, 100.0)
         stricter = jnp.maximum(threshold - self.pacer_delta, 5.0)
-        moved = jnp.where(
-            change <= 0.1 * before, looser, jnp.where(change >= 5 * before, stricter, threshold)
-        )
+        moved = jnp.where(change >= 5 * before, stricter, threshold)
+        moved = jnp.where(change <= 0.1 * before, looser, moved)
         return jnp.where((round >= 2 * step) & (round % step == 0), moved, threshold)
 
 

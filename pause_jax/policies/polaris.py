@@ -86,11 +86,10 @@ class Polaris(PolicyConfig):
             expected = self.optimism * total / jnp.maximum(jnp.sum(received), 1).astype(norm.dtype)
             # A norm of 0, as in runs without learning, carries no information.
             bound = jnp.where(~explored & (expected > 0), expected, state.bound)
+            stale = 0.1 + late.astype(norm.dtype)
             return PolarisState(
                 bound=store_active(bound, clients, norm, received & (norm > 0)),
-                staleness=store_active(
-                    state.staleness, clients, 0.1 + late.astype(norm.dtype), received | late
-                ),
+                staleness=store_active(state.staleness, clients, stale, received | late),
                 explored=explored,
             )
 

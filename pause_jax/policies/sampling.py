@@ -111,10 +111,9 @@ def size_distributions(data_size: Array, num_selected: int) -> Array:
     end = jnp.cumsum(data_size[order]) / jnp.sum(data_size)
     start = jnp.concatenate([jnp.zeros(1), end[:-1]])
     edge = jnp.arange(num_selected + 1) / num_selected
-    overlap = jnp.minimum(end[None, :], edge[1:, None]) - jnp.maximum(
-        start[None, :], edge[:-1, None]
-    )
-    rows = num_selected * jnp.maximum(overlap, 0.0)
+    last = jnp.minimum(end[None, :], edge[1:, None])
+    first = jnp.maximum(start[None, :], edge[:-1, None])
+    rows = num_selected * jnp.maximum(last - first, 0.0)
     return jnp.zeros_like(rows).at[:, order].set(rows)
 
 
