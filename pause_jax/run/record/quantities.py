@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.config import Asynchronous
-from pause_jax.run.record.quantity import Quantity, quantity
+from pause_jax.run.record.quantity import Quantity, metric, quantity
 from pause_jax.run.rounds.state import Round, Run
 
 
@@ -150,16 +150,15 @@ def train_loss(r: Round) -> Array:
     return r.trained.mean_loss
 
 
-@quantity("eval_round")
-def test_loss(r: Round) -> Array:
-    """Mean loss on the test set (NaN if ``learning`` is None or the learner does not report it)."""
-    return r.metrics.get("test_loss", jnp.asarray(jnp.nan))
-
-
-@quantity("eval_round", unit="1")
-def test_accuracy(r: Round) -> Array:
-    """Accuracy on the test set, in [0, 1] (NaN if not computed, or if the model is not finite)."""
-    return r.metrics.get("test_accuracy", jnp.asarray(jnp.nan))
+test_loss = metric(
+    "test_loss",
+    "Mean loss on the test set (NaN if ``learning`` is None or the learner does not report it).",
+)
+test_accuracy = metric(
+    "test_accuracy",
+    "Accuracy on the test set, in [0, 1] (NaN if not computed, or if the model is not finite).",
+    unit="1",
+)
 
 
 @quantity("eval_round", unit="s")

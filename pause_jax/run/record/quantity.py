@@ -70,20 +70,19 @@ def quantity(
             )
 
     def declare(value: Callable[[Any], Array]) -> Quantity:
-        doc = inspect.getdoc(value) or ""
-        return Quantity(value.__name__, value, dims, unit, gap, doc)
+        return Quantity(value.__name__, value, dims, unit, gap, inspect.getdoc(value) or "")
 
     return declare
 
 
 @functools.cache
-def metric(name: str) -> Quantity:
+def metric(name: str, doc: str = "", *, unit: str = "") -> Quantity:
     """Return the quantity that records a learner metric (NaN if the learner lacks the metric)."""
 
     def value(r: Round) -> Array:
         return r.metrics.get(name, jnp.asarray(jnp.nan))
 
-    return Quantity(name, value, ("eval_round",), "", math.nan, f"The {name} metric.")
+    return Quantity(name, value, ("eval_round",), unit, math.nan, doc or f"The {name} metric.")
 
 
 def client_metric(name: str) -> str:
