@@ -83,9 +83,8 @@ def of_round(run: Streams, round: Array | int) -> RoundKeys:
 
     # JAX's key-reuse checker counts stacking keys as a use, but not stacking their words.
     words = jax.tree.map(jax.random.key_data, run)
-    before_rounds = fold(
-        jnp.stack([words.world, words.world, words.training]), jnp.array([0, 1, 0])
-    )
+    roots = jnp.stack([words.world, words.world, words.training])
+    before_rounds = fold(roots, jnp.array([0, 1, 0]))
     streams = jnp.stack([words.world, words.world, words.policy, words.training, words.privacy])
     t = jnp.asarray(round)
     numbers = jnp.stack([2 * t, 2 * t + 1, t, t, t, t, t, t])

@@ -146,15 +146,12 @@ def client_ids(config: SimConfig, data: Any) -> tuple[str, ...]:
         specific clients although clients are drawn from a larger data set.
     """
     num_clients = config.num_clients
-    learning = config.learning
-    keeps_clients = learning is not None and learning.partition.keeps_clients
+    keeps_clients = config.learning is not None and config.learning.partition.keeps_clients
     data_ids = (data.client_ids or ()) if keeps_clients and isinstance(data, Dataset) else ()
+    models = {"latency": config.latency, "availability_trace": config.availability_trace}
     files = {
         f"{part}.path = {getattr(model, 'path', '')!r}": model.client_ids
-        for part, model in (
-            ("latency", config.latency),
-            ("availability_trace", config.availability_trace),
-        )
+        for part, model in models.items()
         if model is not None and model.client_ids
     }
     if len(data_ids) > num_clients:

@@ -161,8 +161,7 @@ def program_spec(
 def all_ours(config: SimConfig, quantities: Quantities) -> bool:
     """Return whether all config classes and quantities belong to the library."""
     parts = (type(part) for _, part in nested(config))
-    functions = (q.value for q in quantities)
-    return all(is_ours(part) for part in (*parts, *functions))
+    return all(map(is_ours, (*parts, *(q.value for q in quantities))))
 
 
 def _of_any_length(config: SimConfig) -> SimConfig:

@@ -99,9 +99,8 @@ def setup_of(
     """
     length = length_of(config) if length is None else length
     data_size = learning.partition.size.astype(jnp.float32)
-    latency_of = latency_by_work(
-        config, float(model_bytes(learning)), data_size, learner.local_samples
-    )
+    size = float(model_bytes(learning))
+    latency_of = latency_by_work(config, size, data_size, learner.local_samples)
     context = context_of(
         config,
         latency_of,

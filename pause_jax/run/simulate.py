@@ -85,9 +85,8 @@ def simulate(
     quantities = chosen(record)
     mesh = None if devices is None else Mesh(np.asarray(checked_devices(devices)), ("client",))
     execution = execution_of(client_batch, mesh)
-    check_one_key(
-        key, "simulate", "For several keys, use sweep(config, keys), or vmap over the keys."
-    )
+    fix = "For several keys, use sweep(config, keys), or vmap over the keys."
+    check_one_key(key, "simulate", fix)
     config, loaded_data = prepare(config, data)
     learner = learner_of(config, loaded_data)
     if record is None:

@@ -213,9 +213,8 @@ def buffer_of(config: SimConfig, plan: Plan, slots: Slots, number: Array) -> Buf
     bound = clock_of(config).max_staleness
     if bound is not None:
         averaged = received & (staleness <= bound)
-    return Buffer(
-        places, answers, Selection(answers.client, weights), staleness, received, averaged
-    )
+    selection = Selection(answers.client, weights)
+    return Buffer(places, answers, selection, staleness, received, averaged)
 
 
 def after_step(flight: Flight, seconds: Array) -> Flight:

@@ -137,11 +137,9 @@ def decide(setup: Setup, before: State, events: Events, number: Array) -> Events
         clock=before.clock + events.now,
     )
     conditions = observe_world(setup, now, round_keys, decision)
-    num_clients = setup.config.num_clients
-    engaged = jnp.where(slots.occupied, slots.client, num_clients)
-    conditions = conditions._replace(
-        available=conditions.available.at[engaged].set(False, mode="drop")
-    )
+    engaged = jnp.where(slots.occupied, slots.client, setup.config.num_clients)
+    available = conditions.available.at[engaged].set(False, mode="drop")
+    conditions = conditions._replace(available=available)
     # `ask` sends no query, because `init` rejects policies with queries.
     answers = ask(setup, now, conditions, round_keys, decision)
     selection, info = select(setup, answers, conditions, decision)
@@ -223,11 +221,8 @@ def heard(setup: Setup, before: State, events: Events, buffer: Buffer, trained: 
 
 def distinct(clients: Array, active: Array, num_clients: int) -> Array:
     """Replace clients in inactive slots with clients that do not occupy an active slot, int [B]."""
-    taken = (
-        jnp.zeros(num_clients, bool)
-        .at[jnp.where(active, clients, num_clients)]
-        .set(True, mode="drop")
-    )
+    engaged = jnp.where(active, clients, num_clients)
+    taken = jnp.zeros(num_clients, bool).at[engaged].set(True, mode="drop")
     others = jnp.nonzero(~taken, size=clients.shape[0], fill_value=0)[0]
     place = jnp.cumsum(~active) - 1
     return jnp.where(active, clients, others[place]).astype(clients.dtype)

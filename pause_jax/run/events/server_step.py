@@ -138,9 +138,8 @@ def train(
         places = order.at[nth].get(mode="fill", fill_value=plan.slots)
         cohort = jax.tree.map(lambda leaf: leaf[places], slots)
         trains = (places < plan.slots) & cohort.sends
-        sending = Selection(
-            jnp.where(trains, cohort.client, nobody), jnp.where(trains, cohort.weight, 0.0)
-        )
+        weights = jnp.where(trains, cohort.weight, 0.0)
+        sending = Selection(jnp.where(trains, cohort.client, nobody), weights)
         release = release_of(setup.config.privacy, step_keys.privacy, sending, cohort.epsilon)
         factors = jnp.ones(nobody).at[cohort.client].set(cohort.work, mode="drop")
         state = working(learning._replace(clients=clients), factors)

@@ -62,6 +62,4 @@ def advanced(clock: Array, rest: Array, seconds: Array) -> tuple[Array, Array]:
 
 def has_ended(config: SimConfig, clock: Array) -> Array:
     """Return whether ``clock`` has reached ``max_seconds``, a bool scalar."""
-    if config.max_seconds is None:
-        return jnp.asarray(False)
-    return clock >= config.max_seconds
+    return jnp.asarray(False) if config.max_seconds is None else clock >= config.max_seconds

@@ -81,8 +81,7 @@ def advance(
     # jit lets eval_shape and the loop share one trace.
     @functools.partial(jax.jit, inline=True)
     def play_round(before: State, round: Array) -> tuple[State, Record]:
-        round_keys = keys.of_round(before.keys, round)
-        return play_one(setup, before, round_keys, round, quantities)
+        return play_one(setup, before, keys.of_round(before.keys, round), round, quantities)
 
     _, shapes = jax.eval_shape(play_round, state, rounds[0])
 

@@ -107,9 +107,8 @@ def score(
     """
     m = context.num_selected
     remaining = context.privacy.budget.remaining(counts)
-    problem = problem_of(
-        context.speed_at(round), context.reward, counts, round, context.share, remaining, m
-    )
+    expected = context.speed_at(round)
+    problem = problem_of(expected, context.reward, counts, round, context.share, remaining, m)
     speed = context.min_latency / latency
     clients = selection.clients
     active = selection.active
