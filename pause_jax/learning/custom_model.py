@@ -164,9 +164,8 @@ def _is_linen_module(value: Any) -> bool:
 
 
 def _is_module(value: Any) -> bool:
-    return issubclass(
-        value if isinstance(value, type) else type(value), _classes("flax.linen", "flax.nnx")
-    )
+    kind = value if isinstance(value, type) else type(value)
+    return issubclass(kind, _classes("flax.linen", "flax.nnx"))
 
 
 def _takes_rngs(maker: Any) -> bool:

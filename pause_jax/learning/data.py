@@ -161,8 +161,7 @@ def _characters(length: int) -> Dataset:
     is_test = np.arange(len(text)) % 10 == 9
     train, test = text[~is_test], text[is_test]
     arrays = (train[:, :-1], train[:, 1:], test[:, :-1], test[:, 1:])
-    numbers = np.asarray(clients)[~is_test]
-    data = Dataset.of(*arrays, clients=numbers, num_classes=len(known))
+    data = Dataset.of(*arrays, clients=np.asarray(clients)[~is_test], num_classes=len(known))
     # Drop the ids, because fleet files do not name clients after topics.
     return checked(data.replace(client_ids=None))
 

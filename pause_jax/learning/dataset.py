@@ -203,9 +203,8 @@ def _split(arrays: dict[str, NDArray[Any]], share: float, seed: int) -> dict[str
     test = np.random.default_rng(as_count("seed", seed, 0)).permutation(number)[:num_test]
     if "clients" in arrays:
         # Keep one training sample for each client that would otherwise have none.
-        drawn, first, times = np.unique(
-            arrays["clients"][test], return_index=True, return_counts=True
-        )
+        tested = arrays["clients"][test]
+        drawn, first, times = np.unique(tested, return_index=True, return_counts=True)
         test = np.delete(test, first[np.bincount(arrays["clients"])[drawn] == times])
     test = np.sort(test)  # keep the original order, which may be chronological or grouped by client
     if not 0 < len(test) < number:

@@ -58,7 +58,6 @@ def evaluate_clients(training: LocalTraining, state: LearnerState, most: int) ->
     partition, task = state.partition, training.task
     held_out = partition.held_out
     assert held_out is not None, "Learning.holdout is 0"
-    num_clients = held_out.shape[0]
     end = jnp.cumsum(held_out)  # held-out samples are visited client by client
     first = partition.start + partition.size
     chunk = min(EVAL_CHUNK, most)
@@ -75,7 +74,7 @@ def evaluate_clients(training: LocalTraining, state: LearnerState, most: int) ->
         added = {name: jnp.asarray(each[name], float) for name in sums}
         return {name: sums[name].at[client].add(added[name], mode="drop") for name in sums}
 
-    zeros = dict.fromkeys(metrics_of(task), jnp.zeros(num_clients))
+    zeros = dict.fromkeys(metrics_of(task), jnp.zeros(held_out.shape))
     sums = lax.fori_loop(0, -(-most // chunk), visit, zeros)
     divisor = jnp.where((held_out > 0) & all_finite(state.model), held_out, jnp.nan)
     return {name: total / divisor for name, total in sums.items()}

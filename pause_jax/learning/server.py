@@ -257,9 +257,8 @@ def with_stale(
     """
     now, before = jnp.where(is_stale, 0.0, weights), stale.weights
     if beta is not None:
-        before = before * damping(
-            beta, updates["params"], now > 0, stale.updates["params"], before > 0
-        )
+        fresh, old = updates["params"], stale.updates["params"]
+        before = before * damping(beta, fresh, now > 0, old, before > 0)
     both = jnp.concatenate([now, before])
     total = jnp.sum(both)
     joined = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), updates, stale.updates)

@@ -159,9 +159,8 @@ class Phones(AvailabilityTrace):
         """Return P(connected) ``since`` seconds after the states in ``before``, float [K]."""
         share = self._share(clock, num_clients)
         # Phones disconnect at rate 1 / stretch. The chain relaxes at the sum of its two rates.
-        return share + (before.astype(share.dtype) - share) * jnp.exp(
-            -since / (self.stretch * (1 - share))
-        )
+        remembered = jnp.exp(-since / (self.stretch * (1 - share)))
+        return share + (before.astype(share.dtype) - share) * remembered
 
     def _share(self, clock: Array, num_clients: int) -> Array:
         """Return each phone's equilibrium probability of being connected, float [K]."""

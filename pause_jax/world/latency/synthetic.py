@@ -395,10 +395,9 @@ class LinearContext(Latency):
         mu = 1.25 + 0.75 * node
         bandwidth = 3e6 + 1e6 * node
         by_load, by_size = self._coefficients()
-        mean = self.scale * (
-            by_load[:, None, None] / mu[None, :, None]
-            + by_size[:, None, None] * _MODEL_BITS / bandwidth[None, None, :]
-        )
+        load = by_load[:, None, None] / mu[None, :, None]
+        size = by_size[:, None, None] * _MODEL_BITS / bandwidth[None, None, :]
+        mean = self.scale * (load + size)
         latency = mean[..., None] * (1 + self.spread * node)[None, None, None, :]
         value = of(jnp.maximum(self.min_latency, latency))
         return jnp.einsum("cijk,i,j,k->c", value, weight, weight, weight)[self._class(num_clients)]
