@@ -287,9 +287,8 @@ class PrivateRelease:
                 "%g. The client's epsilon is used", asked["round"], config[EPSILON], number,
                 epsilon,
             )  # fmt: skip
-        released = _privatize(
-            self._privacy, self._key(context, number), jnp.asarray(update), jnp.float32(epsilon)
-        )
+        noise_key = self._key(context, number)
+        released = _privatize(self._privacy, noise_key, jnp.asarray(update), jnp.float32(epsilon))
         released_metrics = MetricRecord(
             {
                 EPSILON: epsilon,

@@ -55,14 +55,12 @@ class TimedGrid:
     ) -> Iterable[Message]:
         """Send messages, and return the replies that arrive within ``timeout`` seconds."""
         messages = list(messages)
-        self.nodes = {}
         self.seconds = {}
         replies: list[Message] = []
         start = time.monotonic()
         # Flower returns no id for a message that it could not send.
         missing = {each for each in self._grid.push_messages(messages) if each}
-        for message in messages:
-            self.nodes[message.metadata.message_id] = message.metadata.dst_node_id
+        self.nodes = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
         while missing:
             came = list(self._grid.pull_messages(missing))
             now = time.monotonic() - start
@@ -72,8 +70,7 @@ class TimedGrid:
             replies += came
             if not missing or (timeout is not None and now >= timeout):
                 break
-            left = self._poll if timeout is None else min(self._poll, timeout - now)
-            time.sleep(left)
+            time.sleep(self._poll if timeout is None else min(self._poll, timeout - now))
         return replies
 
     def __getattr__(self, name: str) -> Any:
