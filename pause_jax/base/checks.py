@@ -139,6 +139,5 @@ def _violated_by_static(value: Any, rule: Rule, default: Any) -> str:
         return f"a {words} below 2^31" if too_large else ""
     if right_kind and not (isinstance(value, str) and "\0" in value):  # invalid in file names
         return ""
-    return {bool: "True or False", str: "a string without NUL"}.get(
-        rule.kind or object, "a constant"
-    )
+    rules = {bool: "True or False", str: "a string without NUL"}
+    return rules.get(rule.kind or object, "a constant")

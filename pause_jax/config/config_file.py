@@ -153,12 +153,11 @@ def parse_value(config: Config, path: str, text: str) -> Any:
     if is_node(field):
         return _node(path, text, field)
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        return _static(tomllib.loads(f"value = {text}")["value"])
     except RecursionError:
         raise ConfigError(f"{path} = {shown(text)}: is nested too deeply.") from None
     except ValueError:  # also raised for numbers with thousands of digits
         return text
-    return _static(value)
 
 
 def _filled(config: C, table: dict[str, Any], path: str) -> C:

@@ -81,9 +81,8 @@ def cifar10_small(policy: AnyPolicy = "pause", data_dir: str | None = None) -> S
 
 def cifar10_small_noniid(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfig:
     """Configure ``cifar10_small`` with Dirichlet(3) sizes and dominant labels (PAUSE Figs. 4-5)."""
-    return cifar10_small(policy, data_dir).override(
-        {"learning.partition": Dirichlet(concentration=3.0, dominant_share=0.25)}
-    )
+    partition = Dirichlet(concentration=3.0, dominant_share=0.25)
+    return cifar10_small(policy, data_dir).override({"learning.partition": partition})
 
 
 def cifar10_large(policy: AnyPolicy = "sa_pause", data_dir: str | None = None) -> SimConfig:

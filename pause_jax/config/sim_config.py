@@ -168,9 +168,8 @@ def loaded(config: SimConfig) -> SimConfig:
 
 def with_budgets(config: SimConfig, key: Array) -> SimConfig:
     """Return the config with each client's budget, drawn with ``key`` (see ``keys.budgets``)."""
-    mechanism = config.privacy
-    own = mechanism.budget.of_clients(key, config.num_clients)
-    return config.replace(privacy=mechanism.with_budget(own))
+    own = config.privacy.budget.of_clients(key, config.num_clients)
+    return config.replace(privacy=config.privacy.with_budget(own))
 
 
 def canonical(config: SimConfig) -> SimConfig:

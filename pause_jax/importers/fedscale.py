@@ -98,9 +98,8 @@ def _trace(entry: Any) -> _Trace:
     if len(starts) > len(stops):
         raise ValueError
     pairs = zip(starts, stops, strict=False)
-    return [pair for pair in pairs if 0 <= pair[0] < pair[1]], _number(
-        entry["finish_time"], above=0
-    )
+    intervals = [pair for pair in pairs if 0 <= pair[0] < pair[1]]
+    return intervals, _number(entry["finish_time"], above=0)
 
 
 def _intervals(request: Request, traces: Sequence[_Trace]) -> tuple[Rows, str]:
@@ -125,9 +124,8 @@ def _intervals(request: Request, traces: Sequence[_Trace]) -> tuple[Rows, str]:
 
 def _number(value: Any, above: float = -math.inf) -> float:
     """Return ``value`` as a float, or raise ValueError if it is not a finite number > ``above``."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError
-    if not (math.isfinite(value) and value > above):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and math.isfinite(value) and value > above):
         raise ValueError
     return float(value)
 

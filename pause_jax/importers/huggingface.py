@@ -82,7 +82,6 @@ def _column(path: pathlib.Path, part: Any, name: str, columns: Mapping[str, str]
 
 def _array(path: pathlib.Path, part: Any, column: str) -> NDArray[Any]:
     """Return a column as a numeric array. Grey images have shape [N, H, W, 1]."""
-    feature = part.features[column]
     # The pixels of a palette image are palette indices, not colours.
     rows = [
         np.asarray(row.convert("RGB") if getattr(row, "mode", "") in ("P", "PA") else row)
@@ -93,5 +92,5 @@ def _array(path: pathlib.Path, part: Any, column: str) -> NDArray[Any]:
     found = np.stack(rows)
     if np.issubdtype(found.dtype, np.floating):
         return found.astype(np.float32)
-    is_image = type(feature).__name__ == "Image"
+    is_image = type(part.features[column]).__name__ == "Image"
     return found[..., None] if is_image and found.ndim == 3 else found

@@ -93,9 +93,8 @@ def _by_config(plan: SweepPlan, chunks: Mapping[Chunk, Rows]) -> dict[str, Finis
         for place, prepared in enumerate(group):
             of_config = runs // num_seeds == place
             if of_config.any():
-                rows = parts[0]._replace(
-                    values={name: value[of_config] for name, value in values.items()}
-                )
+                own = {name: value[of_config] for name, value in values.items()}
+                rows = parts[0]._replace(values=own)
                 finished[prepared.label] = FinishedConfig(runs[of_config] % num_seeds, rows)
     return finished
 

@@ -388,6 +388,5 @@ def run_bytes(config: SimConfig, state: State, quantities: Quantities) -> int:
     """Estimate the device memory of one run, in bytes."""
     cohort = config.cohort_size * model_bytes(state.learning)
     record = recorded_bytes(quantities, config)
-    key = jax.dtypes.prng_key
-    leaves = [x for x in jax.tree.leaves(state) if not jnp.issubdtype(x.dtype, key)]
+    leaves = [x for x in jax.tree.leaves(state) if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
     return max(1, STATES * tree_bytes(leaves) + RECORDS * record + MODEL_COPIES * cohort)
