@@ -182,11 +182,10 @@ def _check_choices(result: Any, where: str) -> None:
     cohorts, weights, available = (
         np.asarray(getattr(result, name)) for name in ("filled", "weights", "available")
     )
-    num_clients = available.shape[1]
     rows = zip(cohorts, weights, available, strict=True)
     for t, (cohort, weight, present) in enumerate(rows, start=1):
         shown = f"{where}, round {t}: clients {cohort.tolist()}, weights {weight.tolist()}"
-        inside = (cohort >= 0) & (cohort < num_clients)
+        inside = (cohort >= 0) & (cohort < available.shape[1])
         _require(len(set(cohort.tolist())) == cohort.size, f"{shown}: clients must be distinct")
         _require(inside.all(), f"{shown}: clients must be in 0, ..., K - 1")
         finite = np.isfinite(weight) & (weight >= 0)
@@ -308,9 +307,8 @@ def check_learner(learning: Learning, *, num_clients: int = 6, num_selected: int
         return learner.ask(jax.random.key(1), state, cohort, None), learner.evaluate(state)
 
     asked, metrics = answers(state, cohort)
-    _require(
-        asked.shape == cohort.shape, f"ask returned shape {asked.shape}: must be {cohort.shape}"
-    )
+    shape = asked.shape
+    _require(shape == cohort.shape, f"ask returned shape {shape}: must be {cohort.shape}")
     _require(
         sorted(metrics) == sorted(learner.metrics),
         f"evaluate returned {sorted(metrics)}, but Learner.metrics is {sorted(learner.metrics)}",
@@ -341,9 +339,8 @@ def _check_training(learner: Learner, state: LearnerState, cohort: Array) -> Non
     for name in ("loss", "square_loss"):
         shape = getattr(trained, name).shape
         _require(shape == (m,), f"{name} has shape {shape}: must be [m]")
-    _require(
-        trained.released.ndim == 2, f"released has shape {trained.released.shape}: must be [m, d]"
-    )
+    shape = trained.released.shape
+    _require(len(shape) == 2, f"released has shape {shape}: must be [m, d]")
 
     unchanged, _ = train(state, equal, 0.0)
     before, moved = ((tree.variables or {}).get("params") for tree in (state, unchanged))
