@@ -5,7 +5,7 @@ Source: Chai et al., "TiFL: a tier-based federated learning system", HPDC 2020.
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -75,20 +75,15 @@ class Tifl(PolicyConfig):
             jnp.full(tiers, credits), jnp.full(tiers, jnp.inf), jnp.ones(tiers), jnp.array(0)
         )
 
-        def ask(
-            key: Array, state: TiflState, round: Array, available: Array
-        ) -> tuple[Array, Array]:
+        def ask(key: Array, state: TiflState, round: Array, available: Array) -> Any:
             clients, asked = ask_everyone(key, state, round, available)
             return clients, asked & ((round - 1) % self.interval == 0)
 
         def receive(state: TiflState, clients: Array, asked: Array, answer: Answer) -> TiflState:
             size = jnp.where(asked & answer.reported, context.data_size[clients], 0.0)
-            known = jnp.zeros(tiers).at[tier_of[clients]].add(size)
-            total = (
-                jnp.zeros(tiers)
-                .at[tier_of[clients]]
-                .add(jnp.where(size > 0, size * answer.loss, 0.0))
-            )
+            tier = tier_of[clients]
+            known = jnp.zeros(tiers).at[tier].add(size)
+            total = jnp.zeros(tiers).at[tier].add(jnp.where(size > 0, size * answer.loss, 0.0))
             loss = jnp.where(known > 0, total / jnp.where(known > 0, known, 1.0), state.loss)
             stuck = jnp.any(asked) & (loss[state.tier] >= state.loss[state.tier])
             weight = jnp.where(stuck, ranks(loss, state.credits > 0), state.weight)
