@@ -1,16 +1,14 @@
 """The quick tests of the whole: a run, a sweep, a policy's contract, regret, the command line."""
 
-import sys
-
 import jax
 import numpy as np
-import pytest
 
-from pause_jax import SimConfig, cli, simulate, sweep
+from pause_jax import SimConfig, simulate, sweep
 from pause_jax.learning import Digits, Learning, Linear
 from pause_jax.policies import NAMED
 from pause_jax.privacy import PerCoordinateLaplace
 from pause_jax.testing import check_policy
+from tests.support.command import run
 
 CONFIG = SimConfig(
     num_clients=6,
@@ -50,24 +48,16 @@ def test_the_genie_has_no_regret_and_others_have_less_than_random():
     assert 0 < regret.sel(config="pause") < 0.5 * regret.sel(config="random")
 
 
-def printed(capsys, monkeypatch, *arguments):
-    """The exit status and the output of the program."""
-    monkeypatch.setattr(sys, "argv", ["pause-jax", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    return ended.value.code or 0, capsys.readouterr()
-
-
-def test_help_names_the_commands(capsys, monkeypatch):
-    status, captured = printed(capsys, monkeypatch, "--help")
-    assert status == 0
+def test_help_lists_the_commands(capsys):
+    assert run("--help") == 0
+    printed = capsys.readouterr().out
     for command in ("compare", "sweep", "tune", "audit", "report", "show"):
-        assert command in captured.out
+        assert command in printed
 
 
-def test_a_bad_argument_is_one_line(capsys, monkeypatch, tmp_path):
+def test_unknown_field_is_refused_with_a_suggestion(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    status, captured = printed(capsys, monkeypatch, "compare", "--set", "num_client=3")
-    assert status == 2
-    assert "num_clients" in captured.err
-    assert "Traceback" not in captured.err
+    assert run("compare", "--set", "num_client=3") == 2
+    error = capsys.readouterr().err
+    assert "num_clients" in error
+    assert "Traceback" not in error

@@ -2,7 +2,6 @@
 
 import functools
 import math
-import sys
 from typing import Any
 
 import jax
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pause_jax import ConfigError, cli
+from pause_jax import ConfigError
 from pause_jax.privacy import (
     MECHANISMS,
     DuchiL2,
@@ -26,6 +25,7 @@ from pause_jax.privacy.attack import epsilon_bound, high_end, low_end, two_point
 from pause_jax.privacy.audit import LARGE, audit
 from pause_jax.privacy.gaussian import norm
 from pause_jax.privacy.sphere import priv_unit_g
+from tests.support.command import run
 
 pytestmark = pytest.mark.slow
 
@@ -308,17 +308,9 @@ def test_audit_without_a_claim_is_refused(key):
         audit(NoPrivacy(), key, epsilon=1.0)
 
 
-def command(monkeypatch, *arguments):
-    """Run ``pause-jax audit``; return its exit status."""
-    monkeypatch.setattr(sys, "argv", ["pause-jax", "audit", *arguments])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    return stop.value.code or 0
-
-
-def test_command_audits_every_private_mechanism(monkeypatch, capsys):
+def test_command_audits_every_private_mechanism(capsys):
     # The programs of honest mechanisms above.
-    assert command(monkeypatch, "--samples", str(SAMPLES), "--dimension", "8") == 0
+    assert run("audit", "--samples", str(SAMPLES), "--dimension", "8") == 0
     printed = capsys.readouterr().out
     names = [mechanism.name for mechanism in MECHANISMS if mechanism is not NoPrivacy]
     for word in (*names, "not refuted", "resolution", "95 %"):
@@ -326,17 +318,17 @@ def test_command_audits_every_private_mechanism(monkeypatch, capsys):
     assert "VIOLATED" not in printed
 
 
-def test_command_fails_on_a_violation(monkeypatch, capsys):
+def test_command_fails_on_a_violation(capsys):
     arguments = ("--mechanism", "per_coordinate", "--claim", "update", "--samples", "4000")
-    assert command(monkeypatch, *arguments, "--set", "sensitivity=2", "--seed", "5") == 1
+    assert run("audit", *arguments, "--set", "sensitivity=2", "--seed", "5") == 1
     printed = capsys.readouterr().out
     assert "VIOLATED" in printed
     assert "l1_vector" not in printed
 
 
-def test_command_reports_too_few_samples(monkeypatch, capsys):
+def test_command_reports_too_few_samples(capsys):
     arguments = ("--mechanism", "l1_vector", "--epsilon", "12", "--samples", "2000")
-    assert command(monkeypatch, *arguments) == 0
+    assert run("audit", *arguments) == 0
     assert "too few samples" in capsys.readouterr().out
 
 
@@ -351,8 +343,8 @@ def test_command_reports_too_few_samples(monkeypatch, capsys):
         (("--set", "clip_norm=2"), ["--set clip_norm=2", "--mechanism"]),
     ],
 )
-def test_bad_input_gives_one_message(monkeypatch, capsys, arguments, words):
-    assert command(monkeypatch, *arguments) == 2
+def test_bad_input_gives_one_message(capsys, arguments, words):
+    assert run("audit", *arguments) == 2
     error = capsys.readouterr().err
     assert "Traceback" not in error
     for word in words:

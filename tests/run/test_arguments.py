@@ -1,13 +1,12 @@
 """What `simulate` and `sweep` take beside configs, and runs that are larger than the machine."""
 
 import os
-import sys
 
 import jax
 import numpy as np
 import pytest
 
-from pause_jax import ConfigError, SimConfig, cli, presets, simulate, sweep
+from pause_jax import ConfigError, SimConfig, presets, simulate, sweep
 from pause_jax.base import memory
 from pause_jax.learning import Characters, LinearRegression
 from pause_jax.run import programs
@@ -15,6 +14,7 @@ from pause_jax.run.preflight import check_size
 from pause_jax.run.record.result import chosen
 from pause_jax.run.rounds import loop
 from tests.config.test_config_errors import assert_clear
+from tests.support.command import run
 
 KEY = jax.random.key(0)
 KEYS = jax.random.split(KEY, 2)
@@ -112,11 +112,8 @@ def test_command_line_refuses_a_too_large_run_in_one_message(monkeypatch, tmp_pa
         ("num_clients=1000000000", "a round needs"),
         ("num_rounds=1000000", "the record of 3 runs needs"),
     ):
-        arguments = ["sweep", "digits_small", "--set", "learning=none", "--set", change]
-        monkeypatch.setattr(sys, "argv", ["pause-jax", *arguments, "--no-figures"])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        assert stop.value.code == 2
+        changes = ("--set", "learning=none", "--set", change)
+        assert run("sweep", "digits_small", *changes, "--no-figures") == 2
         error = " ".join(capsys.readouterr().err.split())
         assert "Traceback" not in error
         assert words in error

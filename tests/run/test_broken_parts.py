@@ -1,6 +1,5 @@
 """Policies and latency models of one's own that break their contract are named in the result."""
 
-import sys
 from typing import ClassVar
 
 import jax
@@ -8,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import ConfigError, SimConfig, cli, simulate, sweep
+from pause_jax import ConfigError, SimConfig, simulate, sweep
 from pause_jax.bandit import Selection
 from pause_jax.bandit.search import exact, exhaustive
 from pause_jax.base.struct import number
@@ -16,10 +15,10 @@ from pause_jax.policies import Policy, PolicyConfig, Random, no_info
 from pause_jax.run import contract
 from pause_jax.run.rounds.state import examined, healthy
 from pause_jax.world.latency import Latency, TwoGroups
+from tests.support.command import run
 
 pytestmark = pytest.mark.slow
 
-NO_PICTURES = ("--no-figures", "--no-report")
 KEY = jax.random.key(0)
 FROM = 4  # the round from which on the contract is broken
 
@@ -171,10 +170,7 @@ def test_command_line_warns_of_a_broken_part(monkeypatch, tmp_path, capsys):
         *("num_clients=5", "num_selected=2", "privacy=none", "track_regret=false"),
     )
     words = [word for change in changes for word in ("--set", change)]
-    monkeypatch.setattr(sys, "argv", ["pause-jax", *arguments, *words, *NO_PICTURES])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    assert not stop.value.code
+    assert run(*arguments, *words, "--no-figures", "--no-report") == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "random: WARNING: a latency is below min_latency (first in round 1," in printed
 
