@@ -1,15 +1,12 @@
 """Canaries: programs that a compiler which must not be used computes wrongly."""
 
-import os
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import pytest
 
 from pause_jax.base.compilation import compiler_options
 from tests.support import canaries
+from tests.support.command import python
 
 pytestmark = pytest.mark.slow
 
@@ -19,17 +16,6 @@ LATE = "import jax; jax.random.key(0); import pause_jax"
 by_0_10 = pytest.mark.skipif(
     jax.__version__ not in ("0.10.0", "0.10.1"), reason="what JAX 0.10.0 and 0.10.1 have wrong"
 )
-
-
-def run(*arguments: str, flags: str = "") -> subprocess.CompletedProcess[str]:
-    """Python, compiling as users do, or as ``flags`` say."""
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env=os.environ | {"XLA_FLAGS": flags},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize("name", canaries.CANARIES)
@@ -42,7 +28,7 @@ def test_the_compiler_is_right_as_tests_compile(name):
 def test_the_compiler_is_right_as_users_compile(runs, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "")
     options = compiler_options(runs) or {}
-    done = run("-c", OURS, flags=" ".join(f"--{k}={v}" for k, v in options.items()))
+    done = python("-c", OURS, XLA_FLAGS=" ".join(f"--{k}={v}" for k, v in options.items()))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(": ok\n") == len(canaries.CANARIES)
 
@@ -58,7 +44,8 @@ def test_a_canary_sees_one_wrong_row_and_one_that_is_not_a_number():
 
 @by_0_10
 def test_without_what_pause_jax_sets_it_is_wrong():
-    done = run("-m", "tests.support.canaries", "max_one_vmap", "mean_one_vmap", "max_few")
+    names = ("max_one_vmap", "mean_one_vmap", "max_few")
+    done = python("-m", "tests.support.canaries", *names, XLA_FLAGS="")
     assert done.returncode == 1
     assert done.stdout.count("WRONG") == 2
     assert "max_few: ok" in done.stdout
@@ -66,4 +53,4 @@ def test_without_what_pause_jax_sets_it_is_wrong():
 
 @by_0_10
 def test_an_import_that_is_too_late_says_so():
-    assert "Import pause_jax first" in run("-c", LATE).stderr
+    assert "Import pause_jax first" in python("-c", LATE, XLA_FLAGS="").stderr

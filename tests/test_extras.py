@@ -2,10 +2,10 @@
 
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
+
+from tests.support.command import python
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +19,7 @@ import pause_jax.deploy.flower
 
 
 def test_without_flower_only_its_own_room_is_closed():
-    done = subprocess.run([sys.executable, "-c", WITHOUT_FLOWER], capture_output=True, text=True)
+    done = python("-c", WITHOUT_FLOWER)
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("ImportError: pause_jax.deploy.flower requires Flower 1.41 or later (")

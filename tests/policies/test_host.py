@@ -1,15 +1,12 @@
 """Calls on the host: what they are given, and that they end."""
 
-import os
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from pause_jax.policies.clustered import PIECE_BYTES, call_on_host
+from tests.support.command import python
 
 LIKE = jax.ShapeDtypeStruct((), jnp.float32)
 
@@ -63,9 +60,5 @@ with ThreadPoolExecutor(2) as pool:
 
 @pytest.mark.slow
 def test_concurrent_host_calls_do_not_deadlock():
-    two_threads = {**os.environ, "PJRT_NPROC": "2", "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-c", MEET]
-    done = subprocess.run(
-        command, env=two_threads, timeout=60, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == ["0.0", "1.0"]
+    done = python("-c", MEET, timeout=60, PJRT_NPROC="2", JAX_PLATFORMS="cpu")
+    assert done.stdout.split() == ["0.0", "1.0"], done.stderr

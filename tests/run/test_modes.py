@@ -4,33 +4,22 @@ Two modes: 64-bit numbers, under which model, releases and whole numbers keep th
 check that no random key is used twice.
 """
 
-import os
-import pathlib
-import subprocess
-import sys
-
 import jax
 import pytest
 
 from pause_jax import ConfigError
 from pause_jax.policies import Random
 from tests.support import modes
+from tests.support.command import python
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.nightly
 def test_every_part_runs_under_both_modes():
-    env = {**os.environ, "JAX_NUMPY_RANK_PROMOTION": "raise", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    env = {"JAX_NUMPY_RANK_PROMOTION": "raise", "TF_CPP_MIN_LOG_LEVEL": "3"}
     env |= dict.fromkeys(("JAX_ENABLE_X64", "JAX_DEBUG_KEY_REUSE"), "1")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.modes"],
-        env=env,
-        cwd=pathlib.Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    done = python("-m", "tests.support.modes", **env)
     assert done.returncode == 0, done.stderr
     assert not done.stdout, done.stdout
 

@@ -1,10 +1,5 @@
 """``simulate`` under JAX's transformations, in a process that has compiled nothing before."""
 
-import os
-import pathlib
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +8,7 @@ import pytest
 from pause_jax import Asynchronous, SimConfig, simulate
 from pause_jax.learning import Digits, Learning, Linear
 from pause_jax.policies import named
+from tests.support.command import python
 
 ROUNDS = SimConfig(
     num_clients=6,
@@ -56,14 +52,8 @@ def check(config: SimConfig) -> None:
 
 @pytest.mark.nightly
 def test_run_is_the_same_under_every_transformation():
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.run.test_transformations"],
-        env=os.environ | {"PYTHONPATH": ".", "XLA_FLAGS": ""},  # programs of users have options
-        cwd=pathlib.Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    # Programs of users have options.
+    done = python("-m", "tests.run.test_transformations", PYTHONPATH=".", XLA_FLAGS="")
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -4,9 +4,7 @@ import importlib
 import json
 import logging
 import os
-import pathlib
 import shutil
-import subprocess
 import sys
 import types
 import zipfile
@@ -38,12 +36,12 @@ from pause_jax.sweeps.plan import Chunk, plan_sweep
 from pause_jax.sweeps.provenance import different, fingerprint
 from pause_jax.sweeps.store import Store
 from pause_jax.world.latency import Traces
+from tests.support.command import python
 
 pytestmark = pytest.mark.slow
 
 
 KEY = jax.random.key(0)
-ROOT = str(pathlib.Path(__file__).parents[2])
 
 
 def bandit(policy="pause", **changes):
@@ -412,13 +410,9 @@ def test_program_digest_is_the_same_in_every_process():
     program = (
         f"import json; from {__name__} import *; print(json.dumps(fingerprints(0.5, ['custom'])))"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": ROOT},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    ran = python("-c", program, PYTHONHASHSEED="1", PYTHONPATH=".")
     first, other = fingerprints(0.5), fingerprints(0.25)
-    assert json.loads(ran.stdout) == {"custom": first["custom"]}
+    assert json.loads(ran.stdout) == {"custom": first["custom"]}, ran.stderr
     assert {name for name, each in first.items() if other[name] == each} == {"plain"}
 
 
