@@ -154,22 +154,18 @@ def mine(r):
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("changes", "words"),
     [
-        (FASTEST.override({"reward.gamma": 4.0}), r"reward.gamma of 'two' = 4.0 \(was 3.0\)"),
-        (bandit("pause"), r"policy of 'two' = pause \(was fastest\)"),
-    ],
-)
-def test_store_rejects_another_config_by_name(kept, keys, config, words):
-    before = sorted(kept.iterdir())
-    with pytest.raises(ConfigError, match=words):
-        sweep(CONFIGS | {"two": config}, keys, store=kept, **SETTINGS)
-    assert sorted(kept.iterdir()) == before
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
+        (
+            {"configs": CONFIGS | {"two": FASTEST.override({"reward.gamma": 4.0})}},
+            r"reward.gamma of 'two' = 4.0 \(was 3.0\)",
+        ),
+        (
+            {"configs": CONFIGS | {"two": bandit("pause")}},
+            r"policy of 'two' = pause \(was fastest\)",
+        ),
+        ({"configs": {name: CONFIGS[name] for name in ("one", "two")}}, "of 'r' was removed"),
+        ({"keys": jax.random.split(KEY)}, r"keys = 2 seeds from .* \(was 3 seeds"),
         ({"max_batch": 3}, r"max_batch = 3 \(was 2\)"),
         ({"record": ("clock",)}, "the quantity played was removed"),
         ({"client_batch": 1}, "client_batch"),
@@ -179,16 +175,11 @@ def test_store_rejects_another_config_by_name(kept, keys, config, words):
         ),
     ],
 )
-def test_store_names_changed_arguments(kept, keys, arguments, words):
+def test_store_names_changed_arguments_and_stays_as_it_was(kept, keys, changes, words):
+    before = sorted(kept.iterdir())
     with pytest.raises(ConfigError, match=words):
-        sweep(CONFIGS, keys, store=kept, **{**SETTINGS, **arguments})
-
-
-def test_store_names_changed_keys_and_labels(kept, keys):
-    with pytest.raises(ConfigError, match=r"keys = 2 seeds from .* \(was 3 seeds"):
-        sweep(CONFIGS, keys[:2], store=kept, **SETTINGS)
-    with pytest.raises(ConfigError, match="of 'r' was removed"):
-        sweep({name: CONFIGS[name] for name in ("one", "two")}, keys, store=kept, **SETTINGS)
+        sweep(**{"configs": CONFIGS, "keys": keys, "store": kept, **SETTINGS, **changes})
+    assert sorted(kept.iterdir()) == before
 
 
 @pytest.mark.parametrize(
