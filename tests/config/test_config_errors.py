@@ -25,7 +25,6 @@ from pause_jax.world.latency import Network, Traces
 KEY = jax.random.key(0)
 BANDIT = SimConfig(num_clients=6, num_selected=2, num_rounds=3, learning=None)
 LEARN = BANDIT.replace(learning=Learning())
-NAN, INF = float("nan"), float("inf")
 
 
 def error_of(config: SimConfig, key=KEY, **kwargs) -> pytest.ExceptionInfo[ConfigError]:
@@ -47,17 +46,11 @@ def assert_clear(error: pytest.ExceptionInfo[ConfigError]) -> None:
 BAD = [
     ("reward.alpha", -1.0, ">= 0"),
     ("reward.beta", 0.0, "> 0"),
-    ("reward.gamma", NAN, ">= 0"),
-    ("reward.gamma", INF, "finite"),
-    ("reward.alpha", True, "number"),
     ("availability", 1.5, "<= 1"),
-    ("latency.min_latency", "fast", "number"),
     ("privacy.budget.total_epsilon", -5.0, "> 0"),
     ("privacy.budget.decay", 81.0, "<= 80"),
     ("learning.learning_rate", jnp.asarray(-0.1), "> 0"),
     ("num_clients", 0, ">= 1"),
-    ("num_clients", 6.0, "whole number"),
-    ("num_clients", None, "must be a whole number"),
     ("num_selected", -1, ">= 1"),
     ("num_rounds", 0, ">= 1"),
     ("eval_every", 0, ">= 1"),
@@ -66,7 +59,6 @@ BAD = [
     ("policy.index.speed_weight", 0, "> 0"),
     ("learning.batch_size", 0, ">= 1"),
     ("learning.data.num_train", 0, ">= 1"),
-    ("num_clients", True, "whole number"),
     ("learning.max_steps", 0, ">= 1"),
     ("learning.keep_optimizer_state", "false", "True or False"),
     ("learning.optimizer", "adamm", "adam, adamax"),
@@ -76,9 +68,7 @@ BAD = [
     ("learning.partition.min_quality", 1.5, "<= 1"),
     ("track_regret", "no", "True or False"),
     ("when_spent", "never", "one of exclude, drop"),
-    # A number must be one real number within the range of float32.
-    ("reward.gamma", [1.0, 2.0], ""),
-    ("reward.gamma", 1j, ""),
+    # A number must be within the range of float32.
     ("learning.learning_rate", 1e40, ""),
     ("privacy.budget.total_epsilon", 1e-50, ""),
     # Nested configs of a wrong type.
@@ -142,7 +132,7 @@ def test_images_too_small_for_model_are_refused():
     assert "digits" in str(error.value)
 
 
-@pytest.mark.parametrize("shares", [(), (0.9, 0.9), (-0.5,), (NAN,), (True,), ("half",)])
+@pytest.mark.parametrize("shares", [(), (0.9, 0.9), (-0.5,), (float("nan"),), (True,), ("half",)])
 def test_bad_budget_table_is_refused(shares):
     config = BANDIT.override({"privacy.budget": Table(shares=shares)})
     assert str(error_of(config).value).startswith(f"privacy.budget.shares = {shares!r}")
@@ -157,24 +147,18 @@ def test_untyped_key_is_refused(key):
     assert "jax.random.key(0)" in message
 
 
-def test_several_keys_without_vmap_are_refused():
-    message = str(error_of(BANDIT, jax.random.split(KEY, 3)).value)
-    assert "key" in message
-    assert "vmap" in message
-
-
-def test_stacked_configs_without_vmap_are_refused():
-    message = str(error_of(stack([BANDIT, BANDIT])).value)
-    assert "vmap" in message
-
-
-def test_config_of_wrong_type_is_refused():
-    assert "SimConfig" in str(error_of(None).value)
-    assert "SimConfig" in str(error_of(Learning()).value)
-
-
-def test_data_of_wrong_type_is_refused():
-    assert str(error_of(LEARN, data=jnp.ones((3, 2))).value).startswith("data = ")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"config": BANDIT, "key": jax.random.split(KEY, 3)}, r"key.*vmap"),
+        ({"config": stack([BANDIT, BANDIT])}, "vmap"),
+        ({"config": None}, "SimConfig"),
+        ({"config": Learning()}, "SimConfig"),
+        ({"config": LEARN, "data": jnp.ones((3, 2))}, "^data = "),
+    ],
+)
+def test_wrong_argument_of_simulate_is_refused(arguments, words):
+    assert re.search(words, str(error_of(**arguments).value))
 
 
 @pytest.mark.parametrize(
@@ -264,8 +248,3 @@ def test_field_below_none_error_says_to_set_parent_first():
     words = "availability_trace.share: availability_trace is none. Set availability_trace="
     with pytest.raises(ConfigError, match=words):
         BANDIT.override({"availability_trace.share": 0.4})
-
-
-def test_more_clients_than_memory_are_refused_before_allocation():
-    config = BANDIT.replace(num_clients=2_000_000_000)
-    assert str(error_of(config).value).startswith("num_clients = 2000000000: a round needs")
