@@ -46,14 +46,6 @@ POLICIES = ["genie", "power_of_choice", "fedcs", "refl", "md_sampling"]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_round_lasts_as_long_as_its_slowest_client(policy):
-    result = bandit_run(policy, 0.8)
-    latency, _ = world_of(BANDIT, KEY)
-    expected = [max(latency[t, ks], default=0.0) for t, ks in enumerate(chosen_sets(result))]
-    np.testing.assert_allclose(result.latency - result.query_seconds, expected, rtol=2e-5)
-
-
-@pytest.mark.parametrize("policy", POLICIES)
 def test_only_available_clients_are_chosen_and_as_many_as_fit(policy):
     result = bandit_run(policy, 0.8)
     _, present = world_of(BANDIT.replace(availability=0.8), KEY)
