@@ -342,9 +342,3 @@ def test_accuracy_by_client_group_is_one_table():
     assert table.rows[1][5:7] == ("28.3", "31.7")
     unknown = {name: each._replace(clients=None) for name, each in speed.items()}
     assert "fastest third" not in tables.left_behind(found, unknown).headings
-
-
-def test_participation_sorts_clients_by_expected_latency():
-    found = participation(made({"one": None}))["one"]
-    expected = np.argsort(np.asarray(small_config().latency.expected_latency(6)))
-    assert found.clients.tolist() == expected.tolist()
