@@ -100,7 +100,7 @@ def test_unknown_policy_name_lists_the_names():
         with pytest.raises(ConfigError, match=re.escape("policy = 'nope'")) as error:
             call("nope")
         assert_clear(error)
-        for name in ("pause", "bsfl", "random", "fastest", "all", "genie", "sa_pause"):
+        for name in ("pause", "bsfl", "random", "fastest", "all", "genie", "pause_exhaustive"):
             assert name in str(error.value)
 
 
