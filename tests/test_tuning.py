@@ -20,7 +20,6 @@ import xarray as xr
 from pause_jax import (
     ConfigError,
     SimConfig,
-    cli,
     config_file,
     presets,
     simulate,
@@ -32,6 +31,7 @@ from pause_jax.policies import named
 from pause_jax.privacy import NoPrivacy
 from pause_jax.run import contract
 from pause_jax.sweeps.execute import SweepInterrupted
+from tests.support.command import run
 from tests.support.compilations import Compilations
 
 pytestmark = pytest.mark.slow
@@ -419,10 +419,7 @@ def test_missing_optuna_prints_install_hint(monkeypatch):
 
 def command(monkeypatch, folder, *arguments):
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "argv", ["pause-jax", "tune", *arguments])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    return stop.value.code or 0
+    return run("tune", *arguments)
 
 
 SEARCH = (

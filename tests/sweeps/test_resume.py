@@ -19,9 +19,10 @@ import jax
 import pytest
 import xarray as xr
 
-from pause_jax import cli, sweep
+from pause_jax import sweep
 from pause_jax.base.stopping import check_stop
 from pause_jax.cli import output, result_folder
+from tests.support.command import run
 from tests.support.killed import CONFIGS, KEYS, MAX_BATCH, environment, run_killed, same_bits
 
 pytestmark = pytest.mark.slow
@@ -84,13 +85,11 @@ def here(monkeypatch, tmp_path, capsys):
 
     def run_here(*arguments):
         capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["pause-jax", *arguments])
         with monkeypatch.context() as patch:
             patch.setattr(logging.getLogger(), "handlers", [])  # the program sets up its own
-            with pytest.raises(SystemExit) as stop:
-                cli.main()
+            status = run(*arguments)
         printed, error = capsys.readouterr()
-        return printed, " ".join(error.split()), stop.value.code or 0
+        return printed, " ".join(error.split()), status
 
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)
