@@ -7,7 +7,6 @@ import re
 
 import numpy as np
 import pytest
-import typer
 import xarray as xr
 
 import experiments
@@ -18,6 +17,7 @@ from experiments.index_rules import run as index_rules
 from experiments.regret_bound import run as regret_bound
 from experiments.regret_horizon import run as regret_horizon
 from experiments.regret_policies import run as regret_policies
+from tests.experiments.test_search_experiments import run_small
 
 pytestmark = pytest.mark.slow
 
@@ -50,23 +50,10 @@ def test_the_table_of_index_rules_is_that_of_the_kept_output():
     assert len(found) == 4
 
 
-def printed(run, out, **small) -> str:
-    """What a small run prints; a check that fails is exit status 1."""
-    failed = False
-    try:
-        run.main(out=out, **small)
-    except typer.Exit:
-        failed = True
-    text = (out / "output.txt").read_text()
-    assert ("\nFAIL" in text) == failed
-    assert (out / "figures" / "regret.png").is_file()
-    return text
-
-
 @pytest.mark.nightly
 def test_regret_policies_runs_small(tmp_path):
     only = "pause,genie,random"
-    text = printed(regret_policies, tmp_path, rounds=300, seeds=2, steps=5, only=only)
+    text = run_small(regret_policies, tmp_path, rounds=300, seeds=2, steps=5, only=only)
     assert "ok   genie has no regret" in text
     assert "ok   pause is below the bound of bsfl" in text
     assert text.count(" is linear: exponent") == 1
@@ -78,7 +65,7 @@ def test_regret_policies_runs_small(tmp_path):
 @pytest.mark.nightly
 def test_index_rules_runs_small(tmp_path, monkeypatch):
     monkeypatch.setattr(index_rules, "RULES", index_rules.RULES[::2])
-    text = printed(index_rules, tmp_path, rounds=200, seeds=2)
+    text = run_small(index_rules, tmp_path, rounds=200, seeds=2)
     assert text.count("ucb_v ") == 2
     assert "less regret at" not in text, "the rounds asked for lie beyond the run"
 
@@ -113,7 +100,7 @@ def test_the_best_mixture_earns_more_than_the_genie(tmp_path, monkeypatch):
     )  # those that the checks are about
     policies = {name: best_mixture.POLICIES[name] for name in few}
     monkeypatch.setattr(best_mixture, "POLICIES", policies)
-    text = printed(best_mixture, tmp_path, rounds=10_000, seeds=1, starts=1)
+    text = run_small(best_mixture, tmp_path, rounds=10_000, seeds=1, starts=1)
     kept = (HERE / "best_mixture" / "output.txt").read_text()
     assert text.count("\nok ") == kept.count("\nok ") == 7
 
@@ -135,7 +122,7 @@ def test_a_mixture_of_pairs_has_the_rate_of_its_definition():
 
 @pytest.mark.nightly
 def test_regret_horizon_runs_small(tmp_path):
-    text = printed(regret_horizon, tmp_path, rounds=1000, seeds=2)
+    text = run_small(regret_horizon, tmp_path, rounds=1000, seeds=2)
     assert "FAIL thompson, alpha = 0: last ratio" in text, "the control is no logarithm so soon"
     assert "it shrinks like t^-" in text
 
