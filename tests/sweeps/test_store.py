@@ -37,16 +37,12 @@ from pause_jax.sweeps.provenance import different, fingerprint
 from pause_jax.sweeps.store import Store
 from pause_jax.world.latency import Traces
 from tests.support.command import python
+from tests.sweeps.test_sweep import bandit
 
 pytestmark = pytest.mark.slow
 
 
 KEY = jax.random.key(0)
-
-
-def bandit(policy="pause", **changes):
-    base = presets.digits_small(policy).replace(learning=None, num_rounds=20, track_regret=False)
-    return base.replace(**changes)
 
 
 FASTEST = bandit("fastest")

@@ -60,22 +60,17 @@ def learned(keys):
     return configs, sweep(configs, keys[:2], progress=False)
 
 
-def assert_row_is_single_run(row, config, key):
-    single = simulate(config, key)
-    np.testing.assert_array_equal(row.clients, single.clients)
-    np.testing.assert_array_equal(row.counts, single.counts)
-    for name in FLOATS:
-        np.testing.assert_allclose(row[name], getattr(single, name), rtol=1e-5, atol=1e-6)
-    # Batched matrix products round differently, and twenty rounds of Adam carry it on.
-    for name in ("train_loss", "test_loss", "test_accuracy"):
-        np.testing.assert_allclose(row[name], getattr(single, name), rtol=0.02, atol=0.02)
-
-
 def test_row_equals_the_single_run(learned, keys):
     configs, data = learned
-    for name, config in configs.items():
-        row = data.sel(config=name, seed=1)
-        assert_row_is_single_run(row, config, keys[1])
+    for label, config in configs.items():
+        row, single = data.sel(config=label, seed=1), simulate(config, keys[1])
+        for name in ("clients", "counts"):
+            np.testing.assert_array_equal(row[name], getattr(single, name))
+        for name in FLOATS:
+            np.testing.assert_allclose(row[name], getattr(single, name), rtol=1e-5, atol=1e-6)
+        # Batched matrix products round differently, and twenty rounds of Adam carry it on.
+        for name in ("train_loss", "test_loss", "test_accuracy"):
+            np.testing.assert_allclose(row[name], getattr(single, name), rtol=0.02, atol=0.02)
 
 
 def test_chunk_size_and_threads_do_not_change_results(keys, monkeypatch):
