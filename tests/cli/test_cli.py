@@ -1,6 +1,7 @@
 """The command line as a user meets it."""
 
 import contextlib
+import functools
 import html
 import importlib
 import io
@@ -18,8 +19,7 @@ import xarray as xr
 
 from pause_jax import QUANTITIES, cli, config_file, presets
 from pause_jax.cli import compare, options
-from pause_jax.learning import Digits, Linear
-from pause_jax.learning import data as data_sets
+from pause_jax.learning import Linear
 from pause_jax.policies import NAMED
 from pause_jax.privacy import (
     Budgeted,
@@ -308,29 +308,6 @@ def test_bad_input_prints_one_message_and_leaves_no_files(tmp_path, capsys, argu
     assert not list((tmp_path / "results").glob("*"))
 
 
-def test_damaged_cache_warns_once_and_is_rebuilt(monkeypatch, tmp_path, capsys):
-    monkeypatch.setenv("PAUSE_JAX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("COLUMNS", "500")
-    data_sets._digits.cache_clear()
-    Digits().load()
-    (file,) = (tmp_path / "cache").glob("digits-*.npz")
-    file.write_bytes(b"")
-    data_sets._digits.cache_clear()
-    arguments = (
-        "compare", "--policies", "random", "--rounds", "10", "--seeds", "2",
-        "--set", "learning.model=linear", "--set", "track_regret=false", *BARE,
-    )  # fmt: skip
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        assert run(*arguments) == 0
-    printed, error = capsys.readouterr()
-    assert [line for line in error.splitlines() if "warning" in line.lower()] == [
-        f"warning: {file} is damaged (EOFError). Decoding digits again."
-    ]
-    assert "random" in printed
-    assert (tmp_path / "results" / "compare-digits_small").is_dir()
-
-
 def test_warning_is_printed_once_on_one_line(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "500")
 
@@ -372,29 +349,31 @@ def test_a_loaded_file_can_import_its_neighbour(monkeypatch, tmp_path):
     assert config_file.loads('policy = "imported_its_neighbour"').policy.name
 
 
-def test_full_output_device_prints_one_line(monkeypatch, capsys):
-    words = "error: standard output: cannot be written (No space left on device).\n"
-    program = [sys.executable, "-m", "pause_jax", "--help"]
-    with open("/dev/full", "w") as full:
-        ended = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-        assert (ended.returncode, ended.stderr) == (1, words)
-        monkeypatch.setattr(sys, "stdout", full)
-        assert run("policies") == 1
-        assert capsys.readouterr().err == words
-
-
-def test_closed_pipe_ends_the_program_silently(monkeypatch, capsys):
+def closed_pipe():
     reading, writing = os.pipe()
     os.close(reading)
-    program = [sys.executable, "-m", "pause_jax", "--version"]
-    with os.fdopen(writing, "w") as closed:
-        ended = subprocess.run(
-            *(program,), stdout=closed, stderr=subprocess.PIPE, text=True, check=False
-        )
-        assert (ended.returncode, ended.stderr) == (1, "")
-        monkeypatch.setattr(sys, "stdout", closed)
+    return os.fdopen(writing, "w")
+
+
+@pytest.mark.parametrize(
+    ("opened", "words"),
+    [
+        (
+            functools.partial(open, "/dev/full", "w"),
+            "error: standard output: cannot be written (No space left on device).\n",
+        ),
+        (closed_pipe, ""),
+    ],
+    ids=["full device", "closed pipe"],
+)
+def test_unwritable_output_ends_the_program_in_one_line_at_most(opened, words, monkeypatch, capsys):
+    program = [sys.executable, "-m", "pause_jax", "--help"]
+    with opened() as out:
+        ended = subprocess.run(program, stdout=out, stderr=subprocess.PIPE, text=True, check=False)
+        assert (ended.returncode, ended.stderr) == (1, words)
+        monkeypatch.setattr(sys, "stdout", out)
         assert run("policies") == 1
-        assert capsys.readouterr().err == ""
+        assert capsys.readouterr().err == words
 
 
 @pytest.mark.parametrize("stream", ["closed", "ASCII"])
