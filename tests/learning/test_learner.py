@@ -127,7 +127,7 @@ def test_execution_options_are_not_in_a_config():
         Learning(client_batch=2)  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize("bad", [0, -1, 2.0, "2"])
+@pytest.mark.parametrize("bad", [0, -1, 2.0, "2", True])
 def test_bad_client_batch_gives_one_message(bad):
     for call in (simulate, sweep):
         with pytest.raises(ConfigError, match=r"client_batch = .*must be a whole number >= 1"):

@@ -48,7 +48,6 @@ BAD = [
     (lambda: swept(max_batch=True), "max_batch = True: must be a whole number"),
     (lambda: swept(memory_limit="2"), "memory_limit = '2': must be a finite number > 0"),
     (lambda: swept(memory_limit=float("inf")), "memory_limit = inf: must be a finite number"),
-    (lambda: swept(client_batch=True), "client_batch = True: must be a whole number"),
     (lambda: swept(3), "configs = 3: must be one or more SimConfigs"),
     (lambda: swept(iter(())), "configs is empty"),
     (lambda: swept({"a\0b": BANDIT}), r"configs: name 'a\x00b' must be a printable string"),
