@@ -4,11 +4,8 @@ nothing, and nothing runs to its end twice.
 
 import collections
 import os
-import pathlib
 import pickle
 import signal
-import subprocess
-import sys
 import threading
 import time
 from concurrent import futures
@@ -20,11 +17,11 @@ import xarray as xr
 from pause_jax import ConfigError, SweepInterrupted, sweep
 from pause_jax.sweeps import executor as workers
 from pause_jax.sweeps.provenance import fingerprint
+from tests.support.command import python
 from tests.support.watched import CONFIGS, SETTINGS, Watched, events, keys
 
 pytestmark = pytest.mark.slow
 
-ROOT = pathlib.Path(__file__).parents[2]
 CHUNKS = 12
 
 
@@ -147,17 +144,14 @@ def test_finished_chunks_are_not_submitted(whole, tmp_path):
     assert executor.submitted == 1 + 2
 
 
-def test_custom_class_of_a_script_reaches_workers(tmp_path):
-    """Of no module that a worker can import."""
+def test_custom_class_of_a_script_reaches_workers():
     names = {"__name__": "a_script"}
     exec(OWN, names)
     config = {"own": CONFIGS["random"].replace(policy=names["Own"]())}
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom pause_jax.sweeps import executor"
+    code = "from pause_jax.sweeps import executor"
     sent = workers.packed(config, keys(), {"max_batch": 1})
     program = f"{code}; print(executor.provenance.fingerprint(executor._plan({sent!r}).made_by))"
-    ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
+    ran = python("-c", program)
     assert ran.stdout.splitlines()[-1] == fingerprint(workers._plan(sent).made_by)
 
 
