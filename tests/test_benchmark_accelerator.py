@@ -46,7 +46,6 @@ for piece in PIECES:
 
 @pytest.mark.nightly
 def test_every_piece_runs_without_network_and_the_missing_packages(tmp_path):
-    """All pieces in their least form, in one process that lacks packages."""
     program = PROGRAM.format(missing=MISSING, out=str(tmp_path))
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PAUSE_JAX_CACHE": str(tmp_path / "cache")}
     done = subprocess.run(

@@ -165,10 +165,6 @@ def test_the_key_fixes_the_proposals(sampler, monkeypatch):
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("bad", [NAN, -INF, INF])
 def test_a_search_among_configs_that_diverge_chooses_a_finite_one(sampler, bad, monkeypatch):
-    """The larger the rate the better, but above 100 nothing is finite, and in the second seed
-    nothing above 1.
-    """
-
     def score(rate, fresh, seed):
         return bad if rate > 100 or (rate > 1 and seed == 1) else rate
 

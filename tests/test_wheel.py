@@ -138,7 +138,6 @@ def test_a_first_program_runs_from_it(environment, tmp_path):
 
 @pytest.mark.nightly
 def test_its_command_runs(environment, tmp_path):
-    """And a comparison without figures needs no extra."""
     command = ("compare", "--policies", "random", "--rounds", "5", "--seeds", "2", "--no-figures")
     changes = ("--set", "learning=none", "--set", "track_regret=false")
     run_as_user(environment / "pause-jax", *command, *changes, cwd=tmp_path)
@@ -169,7 +168,6 @@ def test_the_sdist_makes_the_same_wheel(wheel):
 
 
 def test_its_version_stands_in_one_place():
-    """What is not read from pyproject.toml is compared with it."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
     assert version == metadata.version("pause_jax")
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text("utf-8")

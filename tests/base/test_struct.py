@@ -136,7 +136,6 @@ def test_structures_of_all_config_classes_differ():
 
 
 def test_every_config_survives_flattening_and_a_file():
-    """Each class where a run may have it, with the defaults of its fields."""
     found: set[type[Config]] = set()
     new = [("", SimConfig())]
     while new:

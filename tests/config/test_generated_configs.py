@@ -99,7 +99,6 @@ def test_value_without_rule_raises_one_line(config):
 @examples(12, share=0.2)
 @given(st.data())
 def test_valid_config_runs(data):
-    """A structure with several numbers each, of which a run compiles nothing new."""
     config = data.draw(generated.simulations(learning=False))
     others = [data.draw(generated.renumbered(config)) for _ in range(3)]
     played = [play(each) for each in (config, *others)]

@@ -89,7 +89,6 @@ def simulated():
 
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_selector_makes_the_choices_of_simulate(name, simulated):
-    """Clients have shuffled numbers, are away, are late, drop out and spend their budgets."""
     config, result = RULED.replace(policy=named(name)), simulated.sel(config=name)
     selector, (latency, present) = Selector(config, KEY), world_of(config, KEY)
     expected, failures = chosen_sets(result), 0
@@ -468,7 +467,6 @@ def test_clients_are_named_by_the_ids_of_the_data():
 
 @pytest.mark.nightly
 def test_default_data_sizes_come_from_the_config():
-    """Where sizes differ, equal ones would choose other clients than a simulation."""
     learning = Learning(
         model=Linear(), partition=Dirichlet(concentration=0.5), max_steps=1, optimizer="sgd",
         holdout=0.5,

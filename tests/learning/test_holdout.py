@@ -95,7 +95,6 @@ def test_held_out_samples_follow_the_key():
 
 
 def test_held_out_samples_are_never_trained_on():
-    """A held-out sample of every client becomes enormous, and no update or loss changes."""
     learning = learning_of(partition=Dirichlet(concentration=1.0, min_quality=0.5))
     _, state = started(learning, data_of())
     planted = [held[0] for held in held_by(state.partition) if len(held)]

@@ -274,7 +274,6 @@ def networks(kind, norm):
     ],
 )
 def test_networks_match_plain_flax_in_training_and_evaluation(kind, form, norm):
-    """Outputs, gradients of all weights and running statistics; two rows fill up the batch."""
     with jax.enable_x64(True):
         x, model, variables, (y, expected, evaluated) = networks(kind, norm)
         network = linen_network(model.replace(convolution=form).module(10), draws=False)

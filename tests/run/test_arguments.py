@@ -119,7 +119,6 @@ def test_command_line_refuses_a_too_large_run_in_one_message(monkeypatch, tmp_pa
 
 
 def test_memory_limit_is_read_from_the_machine(monkeypatch):
-    """What is refused is what exceeds it: not a byte less, and of all runs together."""
     quantities = chosen(("clock", "counts"))
     config = BANDIT.replace(num_rounds=1000)
     needed = 4 * (1000 + 6)  # of one run: the clock of each round, the counts of each client

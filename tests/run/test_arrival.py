@@ -269,7 +269,6 @@ def slow(weights):
     ("late", "damping"), [("lost", None), ("next", None), ("next", 0.35)], ids=str
 )
 def test_late_update_is_lost_or_averaged_in_the_next_round(late, damping):
-    """With damping, by REFL's weights."""
     runs = two_clients(late, damping)
     # Nothing arrives in the first round.
     expected = weights_of(two_clients("next", damping, deadline=0.05)[0])

@@ -156,7 +156,6 @@ def test_first_rounds_choose_every_client_exactly_once(policy, num_clients, num_
 
 
 def test_score_matches_float64_and_regret_is_signed():
-    """Unequal shares, a small alpha, cohorts of every size, the genie's own among them."""
     rng = np.random.default_rng(0)
     number, reward = 300, Reward(alpha=0.5, beta=1.5, gamma=0.4)
     privacy = PerCoordinateLaplace(budget=Geometric(total_epsilon=7.0, decay=0.2))

@@ -34,7 +34,6 @@ def waiting():
 
 
 def test_crash_before_any_file_change_loses_nothing(tmp_path, monkeypatch):
-    """Between two chunks and in the middle of each."""
     monkeypatch.setattr(store, "SAVE_EVERY", 0.0)
     chosen = keys()[:2]
     with Disk(tmp_path / "whole").watched() as disk:

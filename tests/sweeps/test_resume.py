@@ -101,7 +101,6 @@ SHORT = (*RUN, "--rounds", "20", "--seeds", "1")
 
 
 def test_signal_loses_nothing_and_resume_continues(cache, here, tmp_path):
-    """And a start in the meantime takes a folder of its own."""
     first, second = (tmp_path / "results" / f"compare-digits_small{end}" for end in ("", "-2"))
     process = program(tmp_path, cache, *LONG)
     while process.poll() is None and not list(first.glob("unfinished/chunk-*")):

@@ -205,8 +205,7 @@ def test_store_names_changed_data(keys, tmp_path):
         sweep(ON_DATA, keys[:1], data=Dataset.of(x + 1, y), store=tmp_path, progress=False)
 
 
-def test_store_names_a_changed_custom_class(keys, tmp_path):
-    """And one whose file has changed alone is not."""
+def test_store_names_a_changed_custom_class_but_accepts_new_comments(keys, tmp_path):
     source = """
 import jax
 from pause_jax.policies import Random

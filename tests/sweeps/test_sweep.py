@@ -132,9 +132,6 @@ def test_failure_in_a_thread_ends_the_sweep(keys):
 
 
 def test_each_static_structure_compiles_once(keys, two_cores):
-    """Neither one more seed, nor other values or more, nor another number of rounds or of
-    evaluations compiles anything.
-    """
     config = bandit(num_clients=12)
     values = [config.override({"reward.gamma": g}) for g in (0.0, 1.0, 2.0, 3.0)]
     others = [value.override({"reward.alpha": 3.0}) for value in values]
@@ -303,7 +300,6 @@ def test_interrupt_keeps_finished_runs(keys, monkeypatch, failure, gammas, chunk
 
 
 def test_policies_with_equal_cohort_size_share_a_program(keys, two_cores):
-    """Each with its own numbers, and with the bits of any sweep that it is alone in."""
     configs = {name: bandit(name, num_clients=11) for name in ("random", "oort")} | {
         f"sa_pause {weight}": bandit("sa_pause", num_clients=11).override(
             {"policy.index.speed_weight": weight, "policy.search.steps": 30}

@@ -249,7 +249,6 @@ def test_samples_depend_on_the_key_and_clients_are_independent(model):
 
 @everyone
 def test_moments_trace_every_parameter(model):
-    """Two models stacked give what each gives; the other differs in all of its numbers."""
     other = jax.tree.map(lambda number: 1.1 * number, model)
     if isinstance(model, SpeedNormal | LinearContext):
         other = jax.tree.map(lambda number: 0.9 * number, model)
