@@ -4,6 +4,7 @@ import gc
 import os
 import pathlib
 import sys
+from collections.abc import Callable
 
 import hypothesis
 import jax
@@ -95,6 +96,17 @@ def shared() -> pathlib.Path:
             pytest.fail(message)
         pytest.skip(message)
     return SHARED
+
+
+@pytest.fixture
+def file(tmp_path: pathlib.Path) -> Callable[..., str]:
+    """Write a file of text and return its path."""
+
+    def write(text: str, name: str = "table.csv") -> str:
+        (tmp_path / name).write_text(text)
+        return str(tmp_path / name)
+
+    return write
 
 
 @pytest.fixture(scope="session")

@@ -280,18 +280,16 @@ def test_fit_command_prints_and_writes_a_valid_model(tmp_path, capsys):
     assert "exists. Choose another --out." in " ".join(capsys.readouterr().err.split())
 
 
-def test_fit_command_warns_about_drift(tmp_path, capsys):
-    path = tmp_path / "fleet.csv"
-    path.write_text(text_of(seconds_of(Switching(min_latency=LOW, period=30))))
+def test_fit_command_warns_about_drift(file, capsys):
+    path = file(text_of(seconds_of(Switching(min_latency=LOW, period=30))))
     assert run("fit", path) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "WARNING: the latencies are not independent and identically distributed" in printed
     assert "pause_discounted" in printed
 
 
-def test_fit_command_names_the_file_if_no_model_fits(tmp_path, capsys):
-    path = tmp_path / "fleet.csv"
-    path.write_text(text_of(seconds_of(MODELS["normal"]), when=False))
+def test_fit_command_names_the_file_if_no_model_fits(file, capsys):
+    path = file(text_of(seconds_of(MODELS["normal"]), when=False))
     assert run("fit", path) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "latency.path=" in printed
@@ -317,9 +315,8 @@ def test_bad_lines_are_dropped_and_counted_by_rule(monkeypatch, tmp_path, capsys
     assert "If the latencies are in milliseconds, divide the 'seconds' column by 1000." in printed
 
 
-def test_unwritable_output_is_rejected_in_one_line(tmp_path, capsys):
-    path = tmp_path / "fleet.csv"
-    path.write_text(text_of(seconds_of(MODELS["lognormal"], num_clients=3, rounds=9)))
+def test_unwritable_output_is_rejected_in_one_line(tmp_path, file, capsys):
+    path = file(text_of(seconds_of(MODELS["lognormal"], num_clients=3, rounds=9)))
     for out in (tmp_path / "none" / "model.toml", tmp_path / ("x" * 300)):
         assert run("fit", path, "--out", out) == 2
         assert "cannot be written (" in " ".join(capsys.readouterr().err.split())
@@ -342,9 +339,8 @@ def test_unwritable_output_is_rejected_in_one_line(tmp_path, capsys):
         ),
     ],
 )
-def test_uninformative_file_is_rejected(tmp_path, capsys, text, words):
-    path = tmp_path / "fleet.csv"
-    path.write_text(text)
+def test_uninformative_file_is_rejected(tmp_path, file, capsys, text, words):
+    path = file(text)
     assert run("fit", path) == 2
     assert words in " ".join(capsys.readouterr().err.split())
     assert run("fit", tmp_path / "none.csv") == 2
@@ -386,10 +382,9 @@ LOG = """client,round,seconds
 """
 
 
-def test_log_rounds_stay_aligned_and_empty_cells_are_drop_outs(tmp_path):
-    path = tmp_path / "log.csv"
-    path.write_text(LOG)
-    model = Traces(path=str(path), order="played")
+def test_log_rounds_stay_aligned_and_empty_cells_are_drop_outs(file):
+    path = file(LOG)
+    model = Traces(path=path, order="played")
     # Client 0 drops out in the third round and client 1 has no line in the first, third and last.
     seconds = np.array([[0.1, 1.2], [0.2, 1.2], [0.2, 1.2], [0.2, 1.4], [0.5, 1.4]])
     gone = np.arange(5) == 2
@@ -407,7 +402,7 @@ def test_log_rounds_stay_aligned_and_empty_cells_are_drop_outs(tmp_path):
     np.testing.assert_array_equal(result.in_time, np.stack([~gone, gone | True], axis=1))
     np.testing.assert_allclose(result.latency, seconds.max(axis=1), rtol=1e-6)
     # By times instead of rounds a client's lines follow one another.
-    path.write_text(LOG.replace("round", "time"))
+    file(LOG.replace("round", "time"))
     np.testing.assert_allclose(
         seconds_of(model, 2, 3), [[0.1, 1.2], [0.2, 1.4], [0.2, 1.2]], rtol=1e-6
     )
@@ -416,10 +411,9 @@ def test_log_rounds_stay_aligned_and_empty_cells_are_drop_outs(tmp_path):
     np.testing.assert_array_equal(answered.measured, [3, 2])
 
 
-def test_drop_outs_are_drawn_with_their_measured_frequency(tmp_path):
-    path = tmp_path / "log.csv"
-    path.write_text("client,seconds\n0,0.3\n0,\n0,0.1\n0,0.4\n1,0.5\n")
-    model = Traces(path=str(path))
+def test_drop_outs_are_drawn_with_their_measured_frequency(file):
+    path = file("client,seconds\n0,0.3\n0,\n0,0.1\n0,0.4\n1,0.5\n")
+    model = Traces(path=path)
     keys = jax.random.split(jax.random.key(0), 4000)
     both = jax.vmap(lambda key: (model.dropped(key, 1, 2), model.sample(key, 2)))
     gone, seconds = jax.device_get(jax.jit(both)(keys))
@@ -430,11 +424,10 @@ def test_drop_outs_are_drawn_with_their_measured_frequency(tmp_path):
     assert not Traces.of([[0.3], [0.5]]).drops
 
 
-def test_rounds_that_are_unix_seconds_are_rejected(tmp_path):
-    path = tmp_path / "log.csv"
-    path.write_text("client,round,seconds\n0,0,0.1\n0,1700000000,0.1\n")
+def test_rounds_that_are_unix_seconds_are_rejected(file):
+    path = file("client,round,seconds\n0,0,0.1\n0,1700000000,0.1\n")
     with pytest.raises(ConfigError, match="rename the column to time"):
-        Traces(path=str(path), order="played").loaded()
+        Traces(path=path, order="played").loaded()
 
 
 def test_dates_order_measurements_as_rounds_do(tmp_path):

@@ -51,10 +51,9 @@ def test_diurnal_clients_are_available_in_their_window_each_period():
     assert seen(config.override({"availability_trace.share": 1.0}))[0].all()
 
 
-def test_server_polls_again_while_no_client_is_available(tmp_path):
-    path = tmp_path / "there.csv"
-    path.write_text("client,start,end\n" + "".join(f"{k},100,130\n" for k in range(12)))
-    availability_trace = Intervals(path=str(path), recheck=15.0)
+def test_server_polls_again_while_no_client_is_available(file):
+    path = file("client,start,end\n" + "".join(f"{k},100,130\n" for k in range(12)))
+    availability_trace = Intervals(path=path, recheck=15.0)
     there, clock, result = seen(BASE.replace(availability_trace=availability_trace))
     assert not there[:7].any()
     np.testing.assert_allclose(clock[:8], np.arange(8) * 15.0)
@@ -161,10 +160,9 @@ def test_policies_with_the_same_key_have_the_same_chain(chains):
     assert chains["random"].mean() > 2 * chains["restless"].mean()
 
 
-def test_intervals_round_trip_through_a_file(tmp_path):
-    path = tmp_path / "there.csv"
-    path.write_text("client,start,end\n1,0,5\n0,2.5,9\n")
-    intervals = Intervals(path=str(path), period=9.0)
+def test_intervals_round_trip_through_a_file(file):
+    path = file("client,start,end\n1,0,5\n0,2.5,9\n")
+    intervals = Intervals(path=path, period=9.0)
     config = BASE.replace(availability_trace=intervals, num_clients=2, num_selected=1)
     assert config_file.loads(config_file.dumps(config)) == config
     there = step(intervals.loaded(), np.float32(0), 2)
@@ -194,24 +192,22 @@ def test_intervals_round_trip_through_a_file(tmp_path):
         ("client,start,end\n0,1,2\n", r"has intervals for 1 clients, but num_clients = 12"),
     ],
 )
-def test_invalid_intervals_file_is_refused_in_one_line(content, message, tmp_path):
-    path = tmp_path / "there.csv"
-    path.write_text(content)
+def test_invalid_intervals_file_is_refused_in_one_line(content, message, file):
+    path = file(content)
     with pytest.raises(ConfigError, match=message) as caught:
-        simulate(BASE.replace(availability_trace=Intervals(path=str(path))), KEY)
+        simulate(BASE.replace(availability_trace=Intervals(path=path)), KEY)
     assert "\n" not in str(caught.value)
 
 
-def test_missing_or_changed_intervals_file_is_refused(tmp_path):
+def test_missing_or_changed_intervals_file_is_refused(file):
     with pytest.raises(
         ConfigError, match=r"availability_trace.path = 'nowhere.csv': cannot be read"
     ):
         simulate(BASE.replace(availability_trace=Intervals(path="nowhere.csv")), KEY)
     with pytest.raises(ConfigError, match=r"availability_trace.path = '': must be a CSV file"):
         simulate(BASE.replace(availability_trace=Intervals()), KEY)
-    path = tmp_path / "there.csv"
-    path.write_text("client,start,end\n0,0,1\n")
-    kept = Intervals(path=str(path)).loaded()
-    path.write_text("client,start,end\n0,0,2\n")
+    path = file("client,start,end\n0,0,1\n")
+    kept = Intervals(path=path).loaded()
+    file("client,start,end\n0,0,2\n")
     with pytest.raises(ConfigError, match=r"availability_trace.digest = .*The file has changed"):
         simulate(BASE.replace(availability_trace=kept, num_clients=1, num_selected=1), KEY)

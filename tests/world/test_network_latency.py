@@ -31,10 +31,9 @@ drawn, seconds_expected, speed_expected = (
 
 
 @pytest.fixture
-def still(tmp_path):
-    path = tmp_path / "devices.csv"
-    path.write_text(STILL)
-    return Network(path=str(path))
+def still(file):
+    path = file(STILL)
+    return Network(path=path)
 
 
 def seconds_of(fast, samples, down, up):
@@ -123,15 +122,12 @@ PARTS = [
 
 
 @pytest.mark.parametrize("least", [2.7, 6.0])
-def test_expectations_match_a_quadrature_split_at_min_latency(tmp_path, least):
+def test_expectations_match_a_quadrature_split_at_min_latency(file, least):
     lines = [
         f"c,{m[0]},{s[0]},{8 / m[1]},{s[1]},{8 / m[2]},{s[2]}" for m, s in PARTS
     ]  # a MB in m seconds
-    path = tmp_path / "parts.csv"
-    path.write_text("\n".join([HEADER.replace("share,", ""), *lines]))
-    model = Network(
-        path=str(path), download_bytes=1e6, upload_bytes=1e6, samples=1.0, min_latency=least
-    )
+    path = file("\n".join([HEADER.replace("share,", ""), *lines]))
+    model = Network(path=path, download_bytes=1e6, upload_bytes=1e6, samples=1.0, min_latency=least)
     speed = [expectation(lambda x: least / np.maximum(least, x), *part, least) for part in PARTS]
     np.testing.assert_allclose(speed_expected(model, num_clients=len(PARTS)), speed, atol=1e-5)
     seconds = [expectation(lambda x: np.maximum(least, x), *part, least) for part in PARTS]
@@ -193,10 +189,9 @@ BAD = [
 
 
 @pytest.mark.parametrize(("content", "message"), BAD)
-def test_invalid_device_table_is_refused_in_one_line(content, message, tmp_path):
-    path = tmp_path / "devices.csv"
-    path.write_text(content)
-    config = SimConfig(learning=None, latency=Network(path=str(path), download_bytes=1.0))
+def test_invalid_device_table_is_refused_in_one_line(content, message, file):
+    path = file(content)
+    config = SimConfig(learning=None, latency=Network(path=path, download_bytes=1.0))
     with pytest.raises(ConfigError, match=message) as caught:
         simulate(config, KEY)
     assert "\n" not in str(caught.value)

@@ -19,18 +19,6 @@ MEASURED = [[0.3, 0.2], [0.9], [0.04, 0.5, 0.07, 0.07], [1.5, 0.01, 0.02]]
 K = len(MEASURED)
 
 
-@pytest.fixture
-def file(tmp_path):
-    """Writes a CSV file and returns its path."""
-
-    def write(text: str, name: str = "measured.csv") -> str:
-        path = tmp_path / name
-        path.write_text(text)
-        return str(path)
-
-    return write
-
-
 def lines(measured) -> str:
     """The text of a file, the last client first."""
     rows = [f"{k},{x!r}" for k, row in reversed(list(enumerate(measured))) for x in row]
