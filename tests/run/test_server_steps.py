@@ -23,7 +23,7 @@ from pause_jax.run.preflight import prepare
 from pause_jax.run.record.quantities import QUANTITIES, STEP_QUANTITIES
 from pause_jax.run.record.result import chosen
 from pause_jax.world.availability import Intervals
-from pause_jax.world.latency import Latency
+from pause_jax.world.latency import Traces
 from tests.run.test_event_clock import LargestLoss
 from tests.support.modes import Together
 from tests.support.runs import ASK, BANDIT, KEY, LEARN, assert_same_bits
@@ -31,23 +31,6 @@ from tests.support.runs import ASK, BANDIT, KEY, LEARN, assert_same_bits
 ROOT = pathlib.Path(__file__).parents[2]
 EVERYTHING = (*QUANTITIES, *STEP_QUANTITIES)
 ANSWERS = ("clients", "answered", "took", "staleness")
-
-
-class Fixed(Latency):
-    """The same seconds in every round."""
-
-    name: ClassVar[str] = "fixed"
-
-    seconds: tuple[float, ...] = static(default=(1.0,))
-
-    def sample(self, key, num_clients):
-        return jnp.asarray(self.seconds)
-
-    def expected_speed(self, num_clients):
-        return self.min_latency / jnp.asarray(self.seconds)
-
-    def expected_latency(self, num_clients):
-        return jnp.asarray(self.seconds)
 
 
 class InOrder(PolicyConfig):
@@ -71,7 +54,7 @@ def of_clients(seconds, clock, **changes) -> SimConfig:
     return SimConfig(
         num_clients=len(seconds),
         num_selected=1,
-        latency=Fixed(seconds=tuple(map(float, seconds))),
+        latency=Traces.of([[each] for each in seconds]),
         learning=None,
         track_regret=False,
         clock=clock,

@@ -13,7 +13,7 @@ from pause_jax.privacy import (
     NoPrivacy,
 )
 from pause_jax.run.contract import NotFinite
-from tests.run.test_server_steps import Fixed
+from pause_jax.world.latency import Traces
 from tests.support.compilations import Compilations
 from tests.support.runs import (
     BANDIT,
@@ -63,7 +63,7 @@ def test_result_is_the_same_without_jit():
         track_regret=False,
         policy=NAMED["random"],
         privacy=NoPrivacy(),
-        latency=Fixed(seconds=(0.1, 0.3, 0.2)),
+        latency=Traces.of([[0.1], [0.3], [0.2]]),
     )
     with jax.disable_jit():
         slow = simulate(config, KEY)
