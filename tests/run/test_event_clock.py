@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import Asynchronous, Learning, Reward, SimConfig, simulate
+from pause_jax import Asynchronous, SimConfig, simulate
 from pause_jax.bandit import no_info, store_active
 from pause_jax.config import Polynomial
-from pause_jax.learning import Digits, Dirichlet, Linear, UniformWork
+from pause_jax.learning import UniformWork
 from pause_jax.policies import (
     Context,
     Fastest,
@@ -22,13 +22,13 @@ from pause_jax.policies import (
     RoundRobin,
     by_data_size,
 )
-from pause_jax.privacy import Geometric, NoPrivacy, PerCoordinateLaplace, Uniform
+from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Uniform
 from pause_jax.rng import keys
 from pause_jax.world.latency import Network, SpeedNormal
 from tests.reference.event_queue import EventQueue
 from tests.reference.local_sgd import Learner
-
-KEY = jax.random.key(29)
+from tests.run.test_whole_round import KEY, LEAN
+from tests.run.test_whole_round import SGD as LEARNING
 
 
 class Largest(PolicyConfig):
@@ -73,24 +73,8 @@ class LeastStale(Largest):
         return numbers.at[clients].add(-jnp.where(told, observation.staleness, 0))
 
 
-LEARNING = Learning(
-    data=Digits(num_train=70),
-    partition=Dirichlet(concentration=0.7, min_quality=0.3),
-    model=Linear(),
-    batch_size=4,
-    max_steps=5,
-    optimizer="sgd",
-    learning_rate=0.05,
-)
-BASE = SimConfig(
-    num_clients=8,
-    num_selected=1,
-    num_rounds=7,
-    eval_every=7,
-    track_regret=False,
-    reward=Reward(alpha=0.8, beta=1.5, gamma=0.4),
-    privacy=PerCoordinateLaplace(sensitivity=0.03, budget=Geometric(total_epsilon=60.0, decay=0.4)),
-    learning=LEARNING,
+BASE = LEAN.replace(
+    num_clients=8, num_selected=1, num_rounds=7, eval_every=7, availability=1.0, learning=LEARNING
 )
 
 
