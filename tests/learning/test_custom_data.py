@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import ConfigError, Learning, SimConfig, config_file, simulate, sweep
+from pause_jax import ConfigError, config_file, simulate, sweep
 from pause_jax.learning import (
     Characters,
     Classification,
@@ -25,27 +25,19 @@ from pause_jax.learning import (
     Shards,
 )
 from pause_jax.learning.task import task_of
-from pause_jax.policies import Random
-from pause_jax.privacy import NoPrivacy
+from tests.learning.test_partition import samples_of
+from tests.support.learners import KEY, config
 
 pytestmark = pytest.mark.slow
 
 RNG = np.random.default_rng(0)
-KEY = jax.random.key(0)
 PIXELS = RNG.integers(256, size=(50, 4, 4, 1), dtype=np.uint8)
 FEATURES = RNG.standard_normal((50, 6))
 LABELS = RNG.integers(3, size=50)
 NAMES = np.asarray(["cora", "ann", "bo", "ann", "dora"] * 10)
 
 
-def base(**learning) -> SimConfig:
-    words = {"model": Linear(), "max_steps": 3, "optimizer": "sgd", **learning}
-    return SimConfig(
-        num_clients=4, num_selected=2, num_rounds=2, eval_every=1, learning=Learning(**words),
-        policy=Random(), privacy=NoPrivacy(), track_regret=False,
-    )  # fmt: skip
-
-
+base = functools.partial(config, 2, model=Linear(), partition=Dirichlet())
 RECORD = ("test_loss", "test_accuracy")
 run = functools.partial(simulate, record=RECORD)
 
@@ -244,7 +236,7 @@ def test_explicit_task_must_fit_the_targets():
 def test_natural_clients_hold_their_samples():
     data = Dataset.of(PIXELS, LABELS, PIXELS[:5], LABELS[:5], clients=NAMES)
     partition = partition_of(Natural(), data, 4)
-    held = held_by(partition)
+    held = samples_of(partition)
     for name, rows in zip(["ann", "bo", "cora", "dora"], held, strict=True):
         np.testing.assert_array_equal(np.sort(rows), np.flatnonzero(name == NAMES))
 
@@ -254,7 +246,7 @@ def test_surplus_natural_clients_are_drawn_at_random():
     data = Dataset.of(FEATURES, LABELS, FEATURES, LABELS, clients=owner)
     drawn = []
     for partition in partitions_of(Natural(), data, 4, seeds=20):
-        clients = [set(owner[rows]) for rows in held_by(partition)]
+        clients = [set(owner[rows]) for rows in samples_of(partition)]
         assert all(len(each) == 1 for each in clients)
         numbers = [each.pop() for each in clients]
         assert numbers == sorted(set(numbers))
@@ -290,11 +282,6 @@ def partitions_of(config, data, num_clients, seeds):
     config.check_data(data, number, num_clients)
     assign = jax.jit(lambda key: config.assign(key, data, number, num_clients))
     return jax.device_get([assign(jax.random.key(seed)) for seed in range(seeds)])
-
-
-def held_by(partition):
-    slices = zip(partition.start, partition.size, strict=True)
-    return [partition.order[start : start + size] for start, size in slices]
 
 
 @pytest.mark.parametrize("config", [Shards(), DirichletLabels()])
