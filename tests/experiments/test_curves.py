@@ -12,20 +12,11 @@ from experiments.common.curves import Run, changes, key_of, play_all, runs_of
 from experiments.common.learning_figure import Curves
 from pause_jax import SimConfig, simulate
 from pause_jax.config.presets import mnist_small
-from pause_jax.learning import Digits, Learning, Mlp
+from tests.support.runs import LEARN
 
 pytestmark = pytest.mark.slow
 
-CONFIG = SimConfig(
-    num_clients=6,
-    num_selected=2,
-    num_rounds=5,
-    eval_every=2,
-    track_regret=False,
-    learning=Learning(
-        data=Digits(num_train=60), model=Mlp(hidden=()), max_steps=1, keep_optimizer_state=True
-    ),
-)
+CONFIG = LEARN.override({"num_rounds": 5, "eval_every": 2, "learning.keep_optimizer_state": True})
 RUN = Run("pause, small", 3, CONFIG)
 
 

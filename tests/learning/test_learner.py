@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import ConfigError, Learning, SimConfig, policies, simulate, sweep
+from pause_jax import ConfigError, Learning, policies, simulate, sweep
 from pause_jax.bandit import Selection
 from pause_jax.learning import (
     FedAdam,
@@ -80,18 +80,10 @@ class MeanOfNumbers(Learning):
         return Learner(init, train, ask, evaluate)
 
 
-MINE = SimConfig(
-    num_clients=6,
-    num_selected=2,
-    num_rounds=40,
-    eval_every=1,
-    policy=policies.named("round_robin"),
-    privacy=NoPrivacy(),
-    track_regret=False,
+MINE = LEARN.replace(
+    num_rounds=40, eval_every=1, policy=policies.named("round_robin"), privacy=NoPrivacy(),
     learning=MeanOfNumbers(),
-)
-
-
+)  # fmt: skip
 RECORD = ("clients", "test_loss", "max_spent")
 
 

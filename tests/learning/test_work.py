@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from pause_jax import ConfigError, SimConfig, simulate
+from pause_jax import ConfigError, simulate
 from pause_jax.deploy.selector import Selector
 from pause_jax.learning import Digits, Dirichlet, Iid, Learning, Linear, PerClient, UniformWork
 from pause_jax.learning.learner import LearnerState
@@ -20,6 +20,7 @@ from pause_jax.run.preflight import prepare
 from pause_jax.run.setup import learner_of, setup_of
 from pause_jax.world.latency import Network
 from tests.support.arrays import draw
+from tests.support.runs import LEARN
 
 KEY = jax.random.key(5)
 LEARNING = Learning(
@@ -30,15 +31,8 @@ LEARNING = Learning(
     max_steps=40,
     optimizer="sgd",
 )
-CONFIG = SimConfig(
-    num_clients=6,
-    num_selected=2,
-    num_rounds=3,
-    policy=named("random"),
-    latency=Network(download_bytes=1e4, upload_bytes=1e4),
-    learning=LEARNING,
-    track_regret=False,
-)
+NETWORK = Network(download_bytes=1e4, upload_bytes=1e4)
+CONFIG = LEARN.replace(num_rounds=3, policy=named("random"), latency=NETWORK, learning=LEARNING)
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import Learning, SimConfig, quantity, simulate
+from pause_jax import Learning, quantity, simulate
 from pause_jax.analysis.ledger import ledger
 from pause_jax.learning import Digits, Linear
 from pause_jax.policies import NAMED, Fastest, Oort, Selection
 from pause_jax.privacy import Geometric, PerCoordinateLaplace, Uniform
 from pause_jax.run.rounds.round import only_received
+from tests.support import runs
 from tests.support.network import context, observation
 
 pytestmark = pytest.mark.slow
@@ -18,13 +19,9 @@ pytestmark = pytest.mark.slow
 KEY = jax.random.key(0)
 HORIZON = 3
 # `fastest` asks the same two clients in every round, so they are spent after three.
-BANDIT = SimConfig(
-    num_clients=6,
-    num_selected=2,
-    num_rounds=8,
-    policy=Fastest(),
-    privacy=PerCoordinateLaplace(budget=Uniform(total_epsilon=6.0, horizon=float(HORIZON))),
-    learning=None,
+BUDGET = Uniform(total_epsilon=6.0, horizon=float(HORIZON))
+BANDIT = runs.LEARN.replace(
+    policy=Fastest(), privacy=PerCoordinateLaplace(budget=BUDGET), learning=None
 )
 LEARN = BANDIT.replace(
     num_rounds=6,

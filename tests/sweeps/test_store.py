@@ -481,10 +481,7 @@ OVERLAPPING = LEARNED.replace(
     clock=Asynchronous(concurrency=4, buffer=3, open_slots=1),
     policy=Random(),
     privacy=NoPrivacy(),
-    track_regret=False,
 )
-
-
 RECORDED = (
     *("clients", "in_time", "latency", "clock", "spent", "counts", "queried", "reward"),
     *("train_loss", "test_loss", "test_accuracy"),
