@@ -8,11 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from pause_jax import ConfigError, SimConfig, config_file, presets, simulate, sweep
-from pause_jax.cli import program
 from pause_jax.policies import Selection, named, no_info
+from tests.support.command import run
 from tests.support.pages import block
 
 pytestmark = pytest.mark.slow
@@ -73,15 +72,12 @@ def test_config_file_round_trips_a_custom_policy(policy):
     assert type(named("epsilon_greedy")).__name__ == "EpsilonGreedy"
 
 
-def test_command_line_loads_a_custom_policy(file, tmp_path):
-    arguments = ["compare", "--load", str(file), "--policies", "epsilon_greedy", "--rounds", "6"]
+def test_command_line_loads_a_custom_policy(file, tmp_path, capsys):
+    arguments = ["compare", "--load", file, "--policies", "epsilon_greedy", "--rounds", "6"]
     for change in ("learning=none", "privacy=none", "track_regret=false", "num_clients=8"):
         arguments += ["--set", change]
-    arguments += ["--seeds", "1"]
-    arguments += ["--out", str(tmp_path), "--no-figures", "--no-report"]
-    result = CliRunner().invoke(program(), arguments)
-    assert result.exit_code == 0, result.output
-    assert "epsilon_greedy" in result.output
+    assert run(*arguments, "--seeds", "1", "--out", tmp_path, "--no-figures", "--no-report") == 0
+    assert "epsilon_greedy" in capsys.readouterr().out
 
 
 FIVE, SEVEN = np.arange(5), np.arange(7)
