@@ -14,6 +14,7 @@ from pause_jax.learning.partition import hold_out, num_held_out
 from pause_jax.rng import draws, keys
 from pause_jax.run.preflight import prepare
 from pause_jax.run.setup import learner_of, setup_of
+from tests.learning.test_partition import samples_of
 from tests.support.runs import KEY
 
 pytestmark = pytest.mark.slow
@@ -43,10 +44,7 @@ def started(learning: Learning, data: Dataset, num_clients: int = NUM_CLIENTS):
 def held_by(partition: Partition) -> list[np.ndarray]:
     """Return the held-out samples of each client."""
     first = partition.start + partition.size
-    return [
-        np.asarray(partition.order[begin : begin + number])
-        for begin, number in zip(first, partition.held_out, strict=True)
-    ]
+    return samples_of(partition._replace(start=first, size=partition.held_out))
 
 
 def test_rounding_of_the_share_keeps_one_sample_to_train_on():

@@ -53,11 +53,8 @@ def each(partitions: Partition) -> list[Partition]:
 
 def samples_of(partition: Partition) -> list[np.ndarray]:
     """The samples of each client."""
-    order = np.asarray(partition.order)
-    return [
-        order[start : start + size]
-        for start, size in zip(partition.start, partition.size, strict=True)
-    ]
+    order, slices = np.asarray(partition.order), zip(partition.start, partition.size, strict=True)
+    return [order[start : start + size] for start, size in slices]
 
 
 def label_shares(partition: Partition, labels: np.ndarray) -> np.ndarray:
