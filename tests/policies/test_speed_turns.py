@@ -7,7 +7,7 @@ import pytest
 from pause_jax import SimConfig, simulate
 from pause_jax.policies import Random, SpeedTurns
 from pause_jax.world.latency import TwoGroups
-from tests.support.network import context, observation
+from tests.support.network import context, jitted, observation, play
 
 pytestmark = pytest.mark.slow
 
@@ -41,24 +41,16 @@ class Turns:
 
 
 def test_every_cohort_is_that_of_the_oracle():
-    policy = SpeedTurns().build(context([1.0] * K, M))
-    select, update = jax.jit(policy.select), jax.jit(policy.update)
-    state, slow, rng = policy.init(), Turns(), np.random.default_rng(0)
-    for t in range(1, 41):
-        available = rng.random(K) < 0.7
-        available[:M] = True
-        selection, _ = select(jax.random.key(t), state, np.asarray(t), available)
-        cohort = np.asarray(selection.clients).tolist()
-        bound = slow.ucb(t)
-        chosen = sorted((k not in slow.due, -bound[k]) for k in cohort)
-        for (late, value), (expected_late, expected) in zip(
-            chosen, slow.rank(t, available)[:M], strict=True
-        ):
-            assert late == expected_late
-            assert value == pytest.approx(expected, rel=1e-4)
-        latency = rng.uniform(MIN_LATENCY, 1.2, M).astype(np.float32)
-        slow.update(cohort, latency.tolist())
-        state = update(state, selection, observation(latency))
+    policy, slow, rng = SpeedTurns().build(context([1.0] * K, M)), Turns(), np.random.default_rng(0)
+    available = rng.random((40, K)) < 0.7
+    available[:, :M] = True
+    latency = rng.uniform(MIN_LATENCY, 1.2, (40, M))
+    for each in play(jitted(policy), available, lambda t, _: observation(latency[t - 1])):
+        bound = slow.ucb(each.round)
+        chosen = sorted((k not in slow.due, -bound[k]) for k in each.chosen)
+        expected = slow.rank(each.round, each.available)[:M]
+        np.testing.assert_allclose(chosen, expected, rtol=1e-4)
+        slow.update(each.chosen, each.seen.latency.tolist())
 
 
 def played(policy):
