@@ -9,9 +9,7 @@ from pause_jax import simulate, stack
 from pause_jax.learning import Digits
 from pause_jax.learning import data as data_module
 from pause_jax.policies import NAMED
-from pause_jax.privacy import (
-    NoPrivacy,
-)
+from pause_jax.privacy import NoPrivacy
 from pause_jax.run.contract import NotFinite
 from pause_jax.world.latency import Traces
 from tests.support.compilations import Compilations

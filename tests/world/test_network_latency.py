@@ -82,12 +82,11 @@ def test_run_uses_model_bytes_and_training_samples(still):
     np.testing.assert_array_equal(result.uploaded, 8 * 260.0)
 
 
-def test_each_line_is_a_client_without_column_share(tmp_path):
-    path = tmp_path / "clients.csv"
+def test_each_line_is_a_client_without_column_share(file):
     lines = [HEADER.replace("share,", "")]
     lines += [f"c{k},0.{k + 1},0,1000,0,1000,0" for k in range(5)]
-    path.write_text("\n".join(lines))
-    model = Network(path=str(path), download_bytes=0.0, upload_bytes=0.0, samples=1.0)
+    path = file("\n".join(lines))
+    model = Network(path=path, download_bytes=0.0, upload_bytes=0.0, samples=1.0)
     np.testing.assert_allclose(
         drawn(model, KEY, num_clients=5), [0.1, 0.2, 0.3, 0.4, 0.5], rtol=1e-6
     )
@@ -135,16 +134,14 @@ def test_expectations_match_a_quadrature_split_at_min_latency(file, least):
     np.testing.assert_allclose(found, seconds, rtol=1e-5)
 
 
-def test_each_part_has_its_own_spread(tmp_path):
+def test_each_part_has_its_own_spread(file):
     draws = {}
     for part in ("sample", "download", "upload"):
         spread = dict.fromkeys(("sample", "download", "upload"), 0.0) | {part: 0.5}
-        path = tmp_path / f"{part}.csv"
-        path.write_text(
-            f"{HEADER}\none,1,0.01,{spread['sample']},8,{spread['download']},8,{spread['upload']}\n"
-        )
+        sample, down, up = spread.values()
+        path = file(f"{HEADER}\none,1,0.01,{sample},8,{down},8,{up}\n", f"{part}.csv")
         # Medians of 1, 2 and 4 seconds; one of them varies.
-        model = Network(path=str(path), download_bytes=2e6, upload_bytes=4e6, samples=100.0)
+        model = Network(path=path, download_bytes=2e6, upload_bytes=4e6, samples=100.0)
         median = {"sample": 1.0, "download": 2.0, "upload": 4.0}[part]
         draws[part] = np.asarray(model.sample(KEY, 20_000)) - 7.0 + median
         logs = np.log(draws[part])
