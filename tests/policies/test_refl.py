@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import SimConfig, quantity, simulate
+from pause_jax import SimConfig, simulate
 from pause_jax.policies import Refl, Selection
 from pause_jax.world.availability import Diurnal, Intervals
 from pause_jax.world.latency import LogNormal
 from tests.reference import refl as oracle
+from tests.run.test_arrival import available
 from tests.support.network import context, drawn, jitted, observation, off, play
 
 pytestmark = pytest.mark.slow
@@ -65,11 +66,11 @@ def replay():
 
 def test_cohorts_match_the_oracle():
     sizes = set()
-    for slow, available, cohort in replay():
+    for slow, here, cohort in replay():
         priority = slow.priority(present)
-        left = np.setdiff1d(np.flatnonzero(available), cohort)
-        assert len(cohort) == slow.target(available)
-        assert available[cohort].all()
+        left = np.setdiff1d(np.flatnonzero(here), cohort)
+        assert len(cohort) == slow.target(here)
+        assert here[cohort].all()
         if len(left) and cohort:
             assert priority[cohort].max() <= priority[left].min()
         sizes.add(len(cohort))
@@ -84,11 +85,6 @@ def test_equal_clients_are_drawn_uniformly():
     for built, before in ((policy, state), (alone, alone.init())):
         members = drawn(built.select, 4000, before, 1, everyone) > 0
         assert off(members, np.full(K, M / K)).max() < 4.5
-
-
-@quantity("round", "client")
-def available(r):
-    return r.available
 
 
 FLEET = SimConfig(
