@@ -80,10 +80,8 @@ class MeanOfNumbers(Learning):
         return Learner(init, train, ask, evaluate)
 
 
-MINE = LEARN.replace(
-    num_rounds=40, eval_every=1, policy=policies.named("round_robin"), privacy=NoPrivacy(),
-    learning=MeanOfNumbers(),
-)  # fmt: skip
+MINE = LEARN.replace(num_rounds=40, eval_every=1, privacy=NoPrivacy(), learning=MeanOfNumbers())
+MINE = MINE.replace(policy=policies.named("round_robin"))
 RECORD = ("clients", "test_loss", "max_spent")
 
 

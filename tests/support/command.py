@@ -26,6 +26,10 @@ def python(
 ) -> subprocess.CompletedProcess[str]:
     """Run Python in the project's folder, with these changes to the environment."""
     return subprocess.run(
-        [sys.executable, *map(str, arguments)], env=os.environ | environment, cwd=ROOT,
-        capture_output=True, text=True, timeout=timeout, check=False,
-    )  # fmt: skip
+        [sys.executable, *map(str, arguments)],
+        env=os.environ | environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
