@@ -15,13 +15,13 @@ from jaxtyping import Bool, Float, Int
 from pause_jax.bandit.protocol import Observation, Selection, no_info
 from pause_jax.base.struct import ConfigError, Sizes, number, static
 from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, Query, Selected
-from pause_jax.policies.choose import ask_everyone, by_data_size, draw_clients
+from pause_jax.policies.choose import by_data_size, draw_clients
 
 
 class TiflState(NamedTuple):
     """TiFL state."""
 
-    credits: Int[Array, " n"]  # number of rounds in which each tier can still be chosen
+    credits: Int[Array, " n"]  # negative if a tier was chosen without credits
     loss: Float[Array, " n"]  # each tier's mean loss at the last check, inf if unknown
     weight: Float[Array, " n"]  # probability of choosing each tier, up to a common factor
     tier: Int[Array, ""]  # tier of the last cohort
@@ -30,19 +30,21 @@ class TiflState(NamedTuple):
 class Tifl(PolicyConfig):
     """Random cohort from a random tier of clients with similar latencies.
 
-    The expected latencies divide the clients into tiers of equal size. Every ``interval`` rounds,
-    all available clients report the global model's loss. If the last tier's loss has not decreased
-    since the previous check, the tiers are ranked by loss. The n tiers that have credits left then
-    get probabilities proportional to n, n - 1, ..., 1, and the tier with the largest loss is the
-    most probable. In the paper, the tiers are ranked by their test accuracy instead.
+    The expected latencies divide the clients into tiers whose sizes differ by at most one. At
+    first, all tiers are equally probable. In round 1 and every ``interval`` rounds after it, all
+    available clients report the global model's loss on their training data. If the mean loss of the
+    last cohort's tier has not decreased since the previous check, the tiers with credits are ranked
+    by their mean losses, and their probabilities become proportional to their ranks, largest for
+    the largest loss. Tied tiers share their mean rank. The paper ranks tiers by test accuracy.
 
-    If no tier with credits has available clients, all tiers with available clients are equally
-    probable. If the tier has fewer than m available clients, the remaining slots stay empty.
+    Choosing a tier costs a credit. Tiers without credits or available clients are skipped. If all
+    tiers are skipped, those with available clients are equally probable. If the chosen tier has
+    fewer than m available clients, the remaining slots stay empty.
 
     Attributes:
       tiers: number of tiers, at most K.
       interval: number of rounds between checks.
-      credits: number of rounds in which a tier can be chosen, relative to T / n.
+      credits: credits of a tier, relative to T / ``tiers`` for T rounds.
       query_share: time to evaluate a sample, relative to the client's latency per training sample.
     """
 
@@ -70,22 +72,20 @@ class Tifl(PolicyConfig):
         num_clients, m, tiers = context.num_clients, context.num_selected, self.tiers
         place = jnp.argsort(jnp.argsort(context.expected_latency))
         tier_of = place * tiers // num_clients
-        credits = jnp.ceil(self.credits * context.num_rounds / tiers).astype(jnp.int32)
-        start = TiflState(
-            jnp.full(tiers, credits), jnp.full(tiers, jnp.inf), jnp.ones(tiers), jnp.array(0)
-        )
+        credits = jnp.round(self.credits * context.num_rounds / tiers).astype(jnp.int32)
+        unknown = jnp.full(tiers, jnp.inf)
+        start = TiflState(jnp.full(tiers, credits), unknown, jnp.ones(tiers), jnp.array(0))
 
         def ask(key: Array, state: TiflState, round: Array, available: Array) -> Any:
-            clients, asked = ask_everyone(key, state, round, available)
-            return clients, asked & ((round - 1) % self.interval == 0)
+            return jnp.arange(num_clients), available & ((round - 1) % self.interval == 0)
 
         def receive(state: TiflState, clients: Array, asked: Array, answer: Answer) -> TiflState:
-            size = jnp.where(asked & answer.reported, context.data_size[clients], 0.0)
-            tier = tier_of[clients]
-            known = jnp.zeros(tiers).at[tier].add(size)
-            total = jnp.zeros(tiers).at[tier].add(jnp.where(size > 0, size * answer.loss, 0.0))
+            size = jnp.where(asked & answer.reported, context.data_size, 0.0)
+            known = jnp.zeros(tiers).at[tier_of].add(size)
+            total = jnp.zeros(tiers).at[tier_of].add(jnp.where(size > 0, size * answer.loss, 0.0))
             loss = jnp.where(known > 0, total / jnp.where(known > 0, known, 1.0), state.loss)
-            stuck = jnp.any(asked) & (loss[state.tier] >= state.loss[state.tier])
+            now, before = loss[state.tier], state.loss[state.tier]
+            stuck = (known[state.tier] > 0) & jnp.isfinite(before) & ~(now < before)
             weight = jnp.where(stuck, ranks(loss, state.credits > 0), state.weight)
             return state._replace(loss=loss, weight=weight)
 
@@ -113,8 +113,9 @@ class Tifl(PolicyConfig):
 def ranks(loss: Float[Array, " n"], usable: Bool[Array, " n"]) -> Float[Array, " n"]:
     """Return 1 for the usable tier with the smallest loss, 2 for the next, and 0 if not usable.
 
-    This is ``ChangeProbs`` of TiFL without the common factor. Ties go to the slower tier.
+    This is ``ChangeProbs`` of TiFL without the common factor. Tied tiers share their mean rank.
     """
-    order = jnp.argsort(jnp.where(usable, loss, -jnp.inf))
-    rank = jnp.argsort(order) - jnp.sum(~usable) + 1
-    return jnp.where(usable, rank, 0).astype(jnp.float32)
+    known = jnp.where(usable & ~jnp.isnan(loss), loss, jnp.inf)
+    ordered = jnp.sort(known)
+    below, through = (jnp.searchsorted(ordered, known, side=side) for side in ("left", "right"))
+    return jnp.where(usable, (below + 1 + jnp.minimum(through, jnp.sum(usable))) / 2, 0.0)

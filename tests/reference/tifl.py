@@ -1,6 +1,7 @@
 """TiFL's tiers, credits and probabilities in plain Python."""
 
 import numpy as np
+import scipy.stats
 
 
 class Tifl:
@@ -14,17 +15,18 @@ class Tifl:
 
     def check(self, loss, reported):
         """Compare the losses [K] of clients that reported with those of the last check."""
-        before = self.loss[self.tier]
+        before, known = self.loss[self.tier], []
         for tier, group in enumerate(self.groups):
             heard = [k for k in group if reported[k]]
             if heard:
+                known.append(tier)
                 self.loss[tier] = np.average(loss[heard], weights=self.size[heard])
-        if self.loss[self.tier] >= before:
+        if self.tier in known and np.isfinite(before) and self.loss[self.tier] >= before:
             usable = [tier for tier, left in enumerate(self.credits) if left > 0]
-            by_loss = sorted(usable, key=lambda tier: -self.loss[tier])
+            places = scipy.stats.rankdata([self.loss[tier] for tier in usable])
             self.weight = [0.0] * len(self.groups)
-            for place, tier in enumerate(by_loss):
-                self.weight[tier] = len(usable) - place
+            for tier, place in zip(usable, places, strict=True):
+                self.weight[tier] = place
 
     def probabilities(self, available):
         here = [any(available[k] for k in group) for group in self.groups]
