@@ -10,7 +10,10 @@ from pause_jax.policies import NAMED, PolicyConfig, RoundRobin
 # Policy that all others are compared with.
 YARDSTICK = benchmark.YARDSTICK
 # Excluded policies, with the reason.
-LEFT_OUT = {"pause_exhaustive": "makes the choices of pause, but scores 142,506 cohorts per round"}
+LEFT_OUT = {
+    "pause_exhaustive": "makes the choices of pause, but scores 142,506 cohorts per round",
+    "tifl": "is newer than this experiment (the benchmark includes it)",
+}
 MEANING = {
     "alike": "a fast and a slow half, equal data",
     "sizes": "the same, with data shares from a Dirichlet distribution",

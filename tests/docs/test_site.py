@@ -52,7 +52,7 @@ def test_gallery_has_a_curve_of_every_named_policy():
         assert [point.round for point in points] == planned
     # Only policies with queries wait for answers, and the genie has no regret.
     assert [name for name in kept if kept[name][-1].asking > 0] == [
-        *("rbcs_f", "power_of_choice", "fedcs", "fedcor", "refl", "cpow_d", "adapow_d")
+        *("rbcs_f", "power_of_choice", "fedcs", "fedcor", "refl", "tifl", "cpow_d", "adapow_d")
     ]
     assert kept["genie"][-1].regret == 0
 

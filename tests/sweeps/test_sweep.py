@@ -348,5 +348,5 @@ def test_policies_that_need_a_separate_program_are_marked(name):
         assert asks == [None]
         assert "pure_callback" not in program
     names = {"power_of_choice", "rbcs_f", "fedcs", "clustered_similarity", "refl"}
-    names |= {"divfl", "hics_fl", "fedcor", "greedyfed"}
+    names |= {"divfl", "hics_fl", "fedcor", "greedyfed", "tifl"}
     assert own.alone == (own.name in names)
