@@ -359,7 +359,7 @@ def _check_training(learner: Learner, state: LearnerState, cohort: Array) -> Non
 
 
 def _counted(function: Callable[..., Any]) -> tuple[Callable[..., Any], list[None]]:
-    """Return the jitted function, and a list to which each trace adds an entry."""
+    """Return the jitted function, and a list that gains one entry per trace."""
     traces: list[None] = []
 
     def traced(*args: Any) -> Any:

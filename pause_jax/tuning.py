@@ -66,7 +66,7 @@ class Objective(NamedTuple):
     Attributes:
       text: name, as spelled on the command line.
       sign: 1 to minimise, -1 to maximise.
-      record: quantities to record. The objective requires the last quantity.
+      record: quantities to record. The objective is undefined for runs that lack the last one.
       value: function that maps a sweep's result to scores [config, seed] (not finite if undefined).
     """
 
@@ -91,7 +91,7 @@ class Tuned(NamedTuple):
       best: config with the lowest ``badness`` over the fresh seeds. The initial config wins ties.
       trials: one row per trial, with a column per axis and the columns of :func:`summarise`.
       finalists: table like ``trials`` for the runs with fresh seeds. The first rows are the best
-        trials, ordered by search rank. The last row is the initial config. ``searched``
+        trials in order of search rank, and the last row is the initial config. ``searched``
         is the mean score in the search. ``change`` and ``change_error`` are the mean and standard
         error of the difference from the initial config, or NaN if a seed has no score.
       chosen: row number of ``best`` in ``finalists``.
@@ -204,8 +204,8 @@ def summarise(scores: Floats, near: Floats, sign: int) -> pd.DataFrame:
     Returns:
       Table with the columns ``seeds``, ``scored`` (number of seeds with a score), ``mean``,
       ``error`` (standard error of the mean) and ``badness``, which is lowest for the best trial.
-      Trials with a score for every seed are ranked by mean. The other trials follow. They are
-      ranked by number of seeds without a score, then by mean (by mean ``near`` if none has one).
+      Trials with a score for every seed come first, ranked by mean. The others are ranked by number
+      of missing scores, then by mean (or by mean ``near`` for trials without any score).
     """
     rows = pd.DataFrame(scores)
     table = pd.DataFrame({"seeds": scores.shape[1], "scored": rows.count(axis=1)})

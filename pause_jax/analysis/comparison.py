@@ -14,9 +14,9 @@ from pause_jax.base.struct import ConfigError
 
 __all__ = ["Difference", "differences", "seeds_needed"]
 
-# Probability that a t-interval over ``seeds_needed`` seeds excludes the bound.
+# Required probability that a t-interval over ``seeds_needed`` seeds excludes the tested bound.
 POWER = 0.8
-# Suggest only numbers of seeds below this limit. Few users could run more.
+# Suggest a number of seeds only if it is below this limit, because few users could run more.
 _MANY_SEEDS = 1000
 
 
@@ -57,7 +57,7 @@ class Difference(NamedTuple):
     def shown(self) -> int:
         """Sign of the difference (1 or -1), or 0 if the confidence interval does not exclude 0.
 
-        Always 0 if a pair is incomplete, because outcomes then determine which seeds are compared.
+        Always 0 if any pair is incomplete, because the compared seeds then depend on the outcomes.
         """
         return 0 if self.pairs < self.seeds else (self.low > 0) - (self.high < 0)
 
@@ -97,7 +97,7 @@ def compare(result: xr.Dataset, target: float, against: str | None = None) -> Co
         kind = "config" if len(candidates) == len(names) else "private config"
         text = f"No comparison: no {kind} has a value for every seed."
         return Comparison("", goals, 0, tuple({} for _ in goals), text)
-    # Any candidate could have become the reference, so count every pair that includes one.
+    # Any candidate could have become the reference, so count every pair that includes a candidate.
     others = len(names) - 1
     rivals = len(candidates) - 1
     comparisons = others if against else others + rivals * (2 * others - rivals - 1) // 2

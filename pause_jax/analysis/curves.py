@@ -38,7 +38,7 @@ KNOWN = ("pause", "sa_pause", "random", "fastest", "all", "all, no privacy", "bs
 
 
 class Curve(NamedTuple):
-    """Curve with x, mean over seeds and standard error (NaN for one seed), each [n]."""
+    """Curve given by x, the mean over seeds and its standard error (NaN for one seed), each [n]."""
 
     x: Floats
     mean: Floats
@@ -66,7 +66,7 @@ def progress(result: xr.Dataset) -> dict[str, Curve]:
 
 
 def over_time(values: xr.DataArray, clock: xr.DataArray) -> dict[str, Curve]:
-    """Return each config's mean curve against its mean clock, up to the end of its shortest run.
+    """Return mean curves against mean simulated time, up to the end of each config's shortest run.
 
     ``values`` and ``clock`` are [config, seed, n]. Configs without finite means are skipped.
     """
@@ -104,7 +104,7 @@ def _by_config(*each: xr.DataArray) -> dict[str, Curve]:
 
 
 def starts_at_zero(curves: dict[str, Curve]) -> bool:
-    """Return whether the finite means satisfy 0 <= min <= max / 2, or are all equal and >= 0."""
+    """Return whether the y-axis should start at 0 (0 <= min <= max / 2, or equal means >= 0)."""
     means = [curve.mean[np.isfinite(curve.mean)] for curve in curves.values()]
     values = np.concatenate([*means, np.zeros(0)])
     if not values.size:

@@ -169,7 +169,7 @@ def _correlation(each: list[Floats]) -> Test:
 
 
 def fitted(each: list[Floats]) -> tuple[Law, ...]:
-    """Fit the four distributions to each client's measurements [n], and sort them best first."""
+    """Fit the four distributions to each client's measurements [n], and return them best first."""
     laws = [law(each) for law in (_lognormal, _shifted_exponential, _pareto, _normal)]
     return tuple(sorted(laws, key=lambda law: -law.log_density.sum()))
 
@@ -217,7 +217,7 @@ def _gaussian(size: Floats, squares: Floats) -> Floats:
 
 
 def _from_logs(each: list[Floats]) -> Floats:
-    """Return each client's log Jacobian of log-seconds, averaged over the left-out measurement."""
+    """Return each client's log Jacobian of x -> ln x, averaged over the left-out measurement."""
     return np.asarray([-(len(row) - 1) * np.log(row).mean() for row in each])
 
 

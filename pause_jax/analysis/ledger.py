@@ -201,7 +201,7 @@ def _budgets(run: Any, budget: Budget, shape: tuple[int, ...]) -> tuple[Budget, 
 
 
 def _updates(budget: Budget, participations: np.ndarray) -> np.ndarray:
-    """Derive the number of updates that each client released from its participation count.
+    """Derive each client's number of released updates from its participation count.
 
     Once a budget is spent, no updates follow, so bisection finds the last update.
     """
@@ -255,7 +255,7 @@ def _largest_total(
 def _total_if_known(
     mechanism: Mechanism, budget: float, participations: int, delta: float
 ) -> float:
-    """Return :func:`total_epsilon` for eps_bar ``budget``, or NaN if dp-accounting is missing."""
+    """Return :func:`total_epsilon` with eps_bar = ``budget``, or NaN without dp-accounting."""
     schedule = mechanism.budget
     if _has_law(schedule):
         schedule = schedule.replace(total_epsilon=float(budget), law=None)
@@ -346,7 +346,7 @@ TOTALS: dict[type, Callable[[Any, float], float]] = {
 
 @functools.lru_cache(maxsize=256)
 def _composed(parts: Callable[[Any], list[Any]], releases: tuple[Any, ...], delta: float) -> float:
-    """Compose privacy loss distributions, ``parts(releases)``, and return epsilon at ``delta``."""
+    """Compose privacy loss distributions (``parts(releases)``), and return epsilon at ``delta``."""
     try:
         left = parts(releases)
     except OverflowError:  # e^eps overflows for eps >= 710

@@ -92,7 +92,7 @@ def measure(configs: Mapping[str, SimConfig], keys: Array) -> xr.DataArray:
 
     def one(name: str, config: SimConfig) -> xr.DataArray:
         curve = cumulative(sweep({name: config}, keys, progress=False)).isel(config=0)
-        # Drop the other coordinates, because they may differ between the configs.
+        # Keep only dimension coordinates and `empty_rounds`, as the others may differ by config.
         return curve.reset_coords(set(curve.coords) - {*curve.dims, "empty_rounds"}, drop=True)
 
     # Sweep one config at a time, and keep only its regret in memory.
@@ -132,7 +132,7 @@ def growth(regret: ArrayLike) -> Growth:
 
 
 class Row(NamedTuple):
-    """Config name, its final regret (mean and standard error over seeds) and its growth."""
+    """Name, final regret (mean and standard error over seeds) and regret growth of a config."""
 
     name: str
     regret: float
@@ -180,7 +180,7 @@ def _r2(x: Floats, y: Floats) -> float:
 def smallest_gap(values: ArrayLike) -> float:
     """Return the papers' delta, the smallest difference between two clients' expected values.
 
-    PAUSE's Theorem 3 defines delta for latencies but uses speeds, so state which values you pass.
+    Theorem 3 of PAUSE defines delta for latencies but uses it for speeds. State which you pass.
     """
     return float(np.min(np.diff(np.sort(np.asarray(values, np.float64)))))
 

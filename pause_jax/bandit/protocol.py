@@ -15,8 +15,8 @@ class Selection(NamedTuple):
 
     Attributes:
       clients: int32 [m], distinct client numbers.
-      weights: float [m], aggregation weights (PAUSE, Eq. 2). A weight of 0 marks an empty slot.
-        Its client does not take part, for example if fewer than m clients are available.
+      weights: float [m], aggregation weights (PAUSE, Eq. 2). A weight of 0 marks an empty slot,
+        whose client does not take part, for example because fewer than m clients are available.
     """
 
     clients: Int[Array, " m"]

@@ -66,8 +66,8 @@ def marginal_generalization(
 
     A client with participation rate s = T_k(t - 1) / t earns h(s) = s g(s) per round in the long
     run, with g from :func:`generalization_reward`. For beta > 1, h is not concave near the fair
-    share m share_k. The result is the smallest derivative of h at rates up to s. It never increases
-    with s. Up to h's inflection point, it is ``|x|^(beta - 1) (x - beta s)``, x = m share_k - s.
+    share m share_k. The result, the smallest derivative of h at rates up to s, never increases with
+    s. Up to h's inflection point, it is ``|x|^(beta - 1) (x - beta s)`` with x = m share_k - s.
     """
     rate = counts.astype(share.dtype) / jnp.asarray(round, share.dtype)
     fair = num_selected * share
@@ -135,8 +135,8 @@ def cohort_value(
 ) -> Float[Array, ""]:
     """Compute min(``index``) + sum(``terms``), both over the active ``clients``.
 
-    With UCBs as ``index``, this is the energy in Eq. (18) of PAUSE. With realised speeds, this is
-    the reward in Eq. (9). With expected speeds, it is C^G in Eq. (10). An empty cohort yields NaN.
+    The result is the energy in Eq. (18) of PAUSE if ``index`` contains UCBs, the reward in Eq. (9)
+    for realised speeds, and C^G in Eq. (10) for expected speeds. An empty cohort yields NaN.
     """
     slowest = jnp.min(jnp.where(active, index[clients], jnp.inf))
     added = jnp.sum(jnp.where(active, terms[:, clients], 0.0))

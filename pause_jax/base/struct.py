@@ -96,8 +96,8 @@ def number(*, default: Any, **rule: Any) -> Any:
 def static(*, default: Any, kind: type | None = None, **rule: Any) -> Any:
     """Declare a compile-time constant, such as an int, a string or a tuple of floats.
 
-    ``kind`` is the type of the value or of a tuple's entries (default: inferred from ``default``).
-    ``kind`` is required if ``default`` is None. ``rule`` is passed to :class:`Rule`.
+    ``kind`` is the type of the value or of a tuple's entries. It is inferred from ``default``, but
+    must be set if ``default`` is None. ``rule`` is passed to :class:`Rule`.
     """
     if default is None and kind is None:
         raise TypeError("static(default=None): must also set kind")

@@ -69,7 +69,7 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
                 Console(stderr=True).print(f"{folder} is finished. Nothing left to run.")
                 show_again(folder, request.target)
                 return
-            # With --store, this empty store only lets --resume find the folder after a crash.
+            # With --store, this store stays empty. It lets --resume find the folder after a crash.
             store = Store.create(folder / UNFINISHED, plan)
             if request.store is not None:
                 store = Store.create(request.store, plan)

@@ -13,7 +13,7 @@ from pause_jax.base.struct import ConfigError
 from pause_jax.cli.options import Seed
 from pause_jax.importers.request import DATA, DEVICES, INTERVALS, Request, ids_of
 
-# Modules of ``pause_jax.importers``, with one source each.
+# Names of the modules in ``pause_jax.importers``, one per source.
 SOURCES = ("fedscale", "leaf", "huggingface")
 # Suggested options for each output file.
 _NEXT = {

@@ -47,7 +47,7 @@ COMMANDS = {
 def program(names: Container[str] = COMMANDS) -> typer.Typer:
     """Build the command-line program, in which only the commands in ``names`` can run.
 
-    Other commands are listed in the help. Their modules are not imported, which saves a second.
+    Other commands appear in the help, but their modules are not imported, which saves a second.
     """
     app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
     app.callback()(start)

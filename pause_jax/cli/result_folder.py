@@ -1,4 +1,4 @@
-"""Result folder, which is created before the runs, filled after them and reused to resume."""
+"""Result folder, which is created before the runs, filled after them, and reused on resume."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def base_config(base: str, source: Source) -> SimConfig:
 
 
 def valid_config(base: str, source: Source) -> SimConfig:
-    """Return the config of :func:`base_config` after validating it."""
+    """Validate and return the config from :func:`base_config`."""
     config = base_config(base, source)
     with prefixed(base):
         validate(config)

@@ -78,12 +78,12 @@ class Asynchronous(Clock):
       open_slots: O, number of free slots required before clients start, and number of clients
         that the policy then chooses; None for ``num_selected`` (static).
       staleness: factor that reduces the weight of stale updates.
-      max_staleness: maximum staleness of an averaged update, in server steps. Older updates are
-        dropped. None for no limit.
-      pace: b in Pisces. After at least one answer, the server also steps when L / b seconds have
-        passed since its last step. L is the maximum of the last latencies of the clients in flight
-        (infinite before a client's first answer). If latencies are constant and no step ends with
-        the B-th answer, the staleness never exceeds ceil(b). None to always wait for B answers.
+      max_staleness: maximum staleness of an averaged update, in server steps; None for no limit.
+        Older updates are dropped.
+      pace: b in Pisces; None to always wait for B answers. After at least one answer, the server
+        also steps when L / b seconds have passed since its last step. L is the maximum of the last
+        latencies of the clients in flight (infinite before a client's first answer). If latencies
+        are constant and no step ends with the B-th answer, the staleness never exceeds ceil(b).
     """
 
     name: ClassVar[str] = "asynchronous"

@@ -47,7 +47,7 @@ def digits_small(policy: AnyPolicy = "pause", data_dir: str | None = None) -> Si
 def phones(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfig:
     """Configure Digits on 200 phones, with latency and availability fitted to measurements.
 
-    ``Network(path="phones")`` combines measured ResNet training times with the network rates from
+    ``Network(path="phones")`` combines measured ResNet training times with network rates from
     FLASH. Transfers are sized for ResNet-18 (11.7 million float32 weights), not for the small
     model being trained, so a round takes minutes, as in a real fleet. About one phone in ten is
     available at any time (idle, charging and on Wi-Fi). For details, see ``tools/devices.py`` and

@@ -2,7 +2,7 @@
 
 Example of a server round (``question`` is needed only for a policy that queries clients)::
 
-    question = selector.question(available)   # None if the policy asks nothing
+    question = selector.question(available)   # None if the policy sends no query
     choice = selector.ask(available, answers={client: loss, ...})
     selector.save("selector.npz")             # before contacting any client
     selector.tell({client: seconds, ...})     # latencies of the clients that answered
@@ -44,7 +44,7 @@ MOST_LOSS = 1e19
 # Maximum number of releases that a client may report. Larger counts could overflow int32.
 MOST_RELEASES = 2**30
 
-# Client id. Not int | str, because a Mapping[int, float] is not a Mapping[int | str, float].
+# Client id, typed as Any because a Mapping[int, float] is not a Mapping[int | str, float].
 Client = Any
 
 
@@ -112,8 +112,8 @@ class Selector:
 
         Args:
           config: config with the policy, reward, mechanism, budget, sizes, and a latency model that
-            provides ``min_latency`` and the quantities that the policy assumes known. Clients with
-            a spent budget are always excluded, regardless of ``when_spent``.
+            provides ``min_latency`` and the quantities that the policy assumes to be known. Clients
+            with a spent budget are always excluded, regardless of ``when_spent``.
           key: typed PRNG key. A simulation with the same key and feedback makes the same choices.
           data: data set, as in ``simulate``. If ``data_size`` is set, no data or model is read.
           data_size: number of samples per client [K] (default: from the config's data, or 1
@@ -180,7 +180,7 @@ class Selector:
 
     @property
     def epsilon_unit(self) -> str:
-        """Unit that an epsilon protects (``coordinate``, ``update`` or ``none``)."""
+        """Unit that epsilon protects (``coordinate``, ``update`` or ``none``)."""
         return self.config.privacy.unit
 
     @property
@@ -341,8 +341,8 @@ class Selector:
     ) -> tuple[Observation, NDArray[np.bool_]]:
         """Return the policy's observation, and a mask of slots with a known latency, bool [m].
 
-        ``slots`` maps each chosen client to its slot. The other arguments are from
-        :meth:`tell`, but keyed by client number.
+        ``slots`` maps each chosen client to its slot. The other arguments are those of
+        :meth:`tell`, keyed by client number.
         """
         m = self.config.num_slots
         latency = np.ones(m, np.float32)
@@ -383,7 +383,7 @@ class Selector:
         return Observation(latency, **values, received=received, available=present), reported  # type: ignore[arg-type]
 
     def save(self, path: str | pathlib.Path) -> None:
-        """Save the state, including any open round, to a file atomically.
+        """Atomically save the state, including any open round, to a file.
 
         Raises:
           ConfigError: if the file cannot be written.
@@ -494,7 +494,7 @@ class Selector:
         return self._number[client]
 
     def _by_number(self, name: str, values: Any, known: Collection[int], what: str) -> Any:
-        """Return ``values`` by client number. Raise ConfigError for a client outside ``known``."""
+        """Key ``values`` by client number. Raise ConfigError for a client outside ``known``."""
         by_number = {}
         for client in values:
             number = self._number_of(name, client)

@@ -71,7 +71,7 @@ def map_clients(
 ) -> Any:
     """Map ``train`` over a cohort's slots and return the results, with leaves [m, ...].
 
-    ``steps`` contains the slots' step counts [m], total 0 for empty slots; None if all are equal.
+    ``steps`` contains the slots' step counts [m] (total 0 if empty), or is None if all are equal.
     """
 
     def train_all(work: tuple[Any, Steps | None]) -> Any:

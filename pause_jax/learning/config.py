@@ -62,7 +62,7 @@ class Learning(Config):
         ``hidden_0/kernel``, or :class:`Lora`. All other weights are frozen and not sent.
       start: initial weights, keyed by leaf path: an ``.npz`` or ``.safetensors`` file, an Orbax
         checkpoint folder or, in Python, nested dicts of arrays; None to draw all weights.
-      start_missing: ``error`` to require all leaves in ``start``, ``initial`` to draw missing ones.
+      start_missing: rule for leaves not in ``start``: ``error`` raises, ``initial`` draws them.
       optimizer: client optimiser (static): an optax name such as ``adam``. In Python, it can also
         be a ``GradientTransformation`` (fixed rate) or a function of the rate that returns one.
       learning_rate: client learning rate in round 1.
@@ -75,9 +75,9 @@ class Learning(Config):
         that would need more steps covers only a random part of the data.
       work: distribution of the factors that multiply each client's ``epochs`` or ``local_steps``.
       aggregation: ``fedavg`` averages updates (Eq. (2) of PAUSE). ``fednova`` (Wang et al., 2020)
-        divides each update by its gradient weight ``|a_i|_1`` and scales the mean by their mean.
-        Clients with more steps therefore do not dominate. Clipping and noise apply to the divided
-        updates. Epsilon accounts for these updates but not for step counts (assumed public).
+        divides each update by its gradient weight ``|a_i|_1`` and scales the mean by the mean
+        gradient weight, to keep clients with more steps from dominating. Clipping, noise and
+        epsilon apply to the divided updates. Step counts are assumed to be public.
       keep_optimizer_state: whether clients keep their optimiser state between rounds (as in the
         authors' code), instead of starting every round with a new state.
       proximal: coefficient mu of ``mu / 2 |w - w_global|^2``, which FedProx (Li et al., 2020) adds

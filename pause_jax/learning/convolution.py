@@ -1,7 +1,7 @@
 """Convolution and max-pooling that are fast inside loops and with one kernel per client.
 
 XLA's convolution gradients are slow in loops on a CPU, and ``vmap`` over kernels produces slow
-grouped convolutions. Where this is faster, we use matrix products of input patches instead.
+grouped convolutions. We instead use matrix products of input patches where they are faster.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ FORMS = ("auto", "products", "direct", "xla")
 # On a CPU, ``auto`` selects ``direct`` for at least PATCHES bytes of patches, at least CHANNELS
 # input channels and fewer than FEATURES output features. See docs/engineering_log.md.
 PATCHES, CHANNELS, FEATURES = 6 * 2**20, 16, 256
-# On a CPU, ``products`` computes adjacent outputs in one row of a matrix product for at most
-# NARROW input channels, up to ROW values per row. See docs/engineering_log.md.
+# On a CPU, with at most NARROW input channels, each row of the matrix product in ``products``
+# contains one output, or several adjacent ones with up to ROW values. See docs/engineering_log.md.
 NARROW, ROW = 8, 64
 # Maximum patch bytes for ``products`` on a GPU, about twice the largest benchmarked size.
 PATCHES_ON_GPU = 16 * 2**20
@@ -64,7 +64,7 @@ def best_form(x: Array, kernel: Array, stride: int, padding: int) -> str:
 
 
 def stored(make: Callable[[Array], Array], x: Array) -> Array:
-    """Return ``make(x)``. On a CPU, compute it once for all consumers. ``make`` must be pure.
+    """Return ``make(x)``, which on a CPU is computed once for all consumers. ``make`` must be pure.
 
     XLA recomputes cheap values inside each consumer, but never the result of a ``cond``. An
     optimization barrier does not help, because XLA removes it before fusion.
@@ -96,7 +96,7 @@ def _places(x: Array, height: int, width: int, strides: tuple[int, int]) -> list
 
 
 def _in_rows(x: Array, kernel: Array, stride: int) -> Array:
-    """Convolve by matrix products whose rows contain several adjacent outputs if these are narrow.
+    """Convolve with matrix products. On a CPU, rows hold several outputs if there are few channels.
 
     With one output per row, patches of few channels are slow to build, and few features leave most
     of a vector register empty. A wider patch with shifted copies of the kernel avoids both.
@@ -238,7 +238,7 @@ def _pool(x: Array) -> tuple[Array, tuple[Array, Array]]:
 def _unpool(residuals: tuple[Array, Array], dy: Array) -> tuple[Array]:
     first, empty = residuals
     batch, height, width, channels = dy.shape
-    # Store each window's columns as channels, and stack its rows. XLA does not fuse these
+    # Lay out window columns along the channel axis, and stack window rows. XLA does not fuse these
     # concatenations, so it does not recompute dy for every position.
     first = jnp.concatenate([first, first], axis=-1)
     dy = jnp.concatenate([dy, dy], axis=-1)

@@ -36,7 +36,7 @@ class LearnerState(NamedTuple):
     Attributes:
       partition: each client's samples and data quality.
       variables: the global model's collections; None if the learner has no model. Only released
-        updates change ``params``. ``frozen`` never changes. Noise is added only to ``params``.
+        updates change ``params``. Noise is added only to these updates. ``frozen`` never changes.
       clients: state that clients keep between rounds, with leaves [K, ...]; None if stateless.
       inputs: random key for the noise in low-quality inputs.
       server: server optimiser state; None for plain averaging.

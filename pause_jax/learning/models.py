@@ -47,7 +47,7 @@ class Network(NamedTuple):
 
 
 def linen_network(module: nn.Module, *, draws: bool) -> Network:
-    """Return the pure functions of a ``flax.linen`` module. With ``draws``, training uses a key.
+    """Return a ``flax.linen`` module's pure functions. ``train`` uses a key if ``draws`` is True.
 
     ``module.__call__`` takes inputs and optionally ``mask`` and a flag named in ``_TRAIN_WORDS``.
     """

@@ -37,7 +37,7 @@ BATCH = Pool(groups=None, epsilon=1e-5)
 
 
 def normalise(x: Array, norm: str, name: str, train: bool, mask: Array | None) -> Array:
-    """Apply the layer that ``norm`` names (see ``models.NORMS``) to ``x`` [B, ..., features].
+    """Apply the norm layer ``norm``, one of ``models.NORMS``, to ``x`` [B, ..., features].
 
     :class:`models.Cnn3` describes the norms. ``mask`` is bool [B], False for padding rows, or None.
     """

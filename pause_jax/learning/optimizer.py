@@ -251,7 +251,7 @@ class StepDecay(RateSchedule):
     factor: float = number(default=0.5, above=0, at_most=1)
 
     def rate(self, base: Array | float, round: Int[Array, ""]) -> Float[Array, ""]:
-        # Integer division, because a float quotient may round up to the next integer.
+        # Use integer division, because a float quotient may round up to the next integer.
         steps = (round - 1) // self.every
         return base * jnp.asarray(self.factor, jnp.float32) ** steps.astype(jnp.float32)
 

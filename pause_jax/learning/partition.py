@@ -37,8 +37,8 @@ class Partition(NamedTuple):
     @property
     def share(self) -> Array:
         """Each client's quality-weighted data share d_k / sum(d), float [K] (Eq. (4) of BSFL)."""
-        # ``simulate`` and ``sweep`` must agree bitwise. The maximum keeps XLA from fusing product
-        # and sum. XLA rounds division by a constant differently, so multiply by the reciprocal.
+        # ``simulate`` and ``sweep`` must agree bitwise. The maximum keeps XLA from fusing a product
+        # and a sum. XLA rounds division by a constant differently, so multiply by the reciprocal.
         weight = jnp.maximum(self.quality * self.size.astype(self.quality.dtype), 0.0)
         return weight * (1 / tree_sum(weight))
 
@@ -48,8 +48,8 @@ class PartitionConfig(Config):
 
     Attributes:
       min_quality: lower bound on the data quality q_k ~ U(min_quality, 1). Client k's inputs
-        have Gaussian noise with standard deviation (1 - q_k) / 4, times the pixel range for pixels
-        (BSFL). A value of 1 disables the noise.
+        have Gaussian noise with standard deviation (1 - q_k) / 4, or (1 - q_k) / 2 for pixels,
+        which are scaled to [-1, 1] (BSFL). A value of 1 disables the noise.
     """
 
     equal: ClassVar[bool] = False  # whether all clients have the same number of samples
@@ -331,7 +331,7 @@ def counts_of(shares: Array, total: Array) -> Array:
 
 
 def in_turn(counts: Array, length: int) -> Array:
-    """Repeat each number k ``counts[k]`` times, and pad with the last number to int [length]."""
+    """Return each number k repeated ``counts[k]`` times, int [length], padded with the last one."""
     return jnp.repeat(jnp.arange(counts.shape[0]), counts, total_repeat_length=length)
 
 

@@ -42,7 +42,7 @@ def given_weights(start: Any) -> Any:
 
 
 def start_weights(start: str, missing: str, model: Variables) -> Arrays:
-    """Read weights from ``start``, check that they fit ``model`` and return them by leaf path."""
+    """Read the weights in ``start``, keyed by leaf path, and check that they fit ``model``."""
     arrays, leaves = _read(start), named_leaves(model)
     weights = {}
     faults = [f"{name} is missing" for name in leaves if name not in arrays and missing == "error"]

@@ -78,7 +78,7 @@ class WorkLaw(Config):
         raise NotImplementedError
 
     def levels(self, num_clients: int) -> Array:
-        """Return n equally likely factors per client, float [n, K], to compute expectations."""
+        """Return n equally likely factors per client, float [n, K], for computing expectations."""
         raise NotImplementedError
 
     @property
@@ -170,8 +170,8 @@ def gradient_weights(
 ) -> Array:
     """Return FedNova's |a|_1 after 0, 1, ..., ``max_steps`` steps (Wang et al., 2020).
 
-    A linear optimiser's update is a weighted sum of gradients. |a|_1 is the sum of these
-    weights, relative to the sum after one step. |a|_1 is computed with all loss gradients set to 1.
+    A linear optimiser's update is a weighted sum of gradients. ``|a|_1`` is the sum of these
+    weights divided by the sum after one step, computed with all loss gradients set to 1.
     """
     import optax
 

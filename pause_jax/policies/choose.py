@@ -90,7 +90,7 @@ def dep_round(probability: Float[Array, " K"], num_selected: int, key: Array) ->
 
 
 def _settled(probability: Array, chance: Array) -> Array:
-    """Draw a mask [n] with inclusion probabilities [n], using uniform ``chance`` [n], n = 2^i."""
+    """Draw a mask [n] with given inclusion probabilities from uniform ``chance`` [n], n = 2^i."""
     if len(probability) == 1:
         return probability > 0.5  # an integer up to rounding
     half = len(probability) // 2

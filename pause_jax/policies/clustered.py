@@ -76,14 +76,14 @@ class HicsState(NamedTuple):
 class HicsFl(PolicyConfig):
     """Sampling of clusters, then of clients within them, with a preference for balanced labels.
 
-    Let v be a client's update to the output layer bias. The entropy h of softmax(v / T) indicates
+    Let v be a client's update of the output layer's bias. The entropy h of softmax(v / T) indicates
     how balanced the client's labels are. Ward's method (SciPy, on the host) clusters clients by the
     angle between their output-layer updates plus lambda ``|h_i - h_j|``. Each of m draws selects a
     cluster that still has undrawn clients, then draws one of these uniformly at random. After t of
     T_max rounds, the probability of a cluster with mean entropy h is proportional to exp(gamma (1 -
     t / T_max) h). Aggregation weights are equal. Clients without a received update are selected
-    first, in random order. The policy reads clipped and noised updates. Unlike the authors' code,
-    it never switches to clustered sampling. If no model is trained, it falls back to ``random``.
+    first, in random order. The policy reads clipped and noised updates and, unlike the authors'
+    code, never switches to clustered sampling. Without a model, it falls back to ``random``.
 
     Attributes:
       clusters: M, maximum number of clusters (default: the cohort size).
@@ -165,14 +165,14 @@ def similarity_distributions(
 ) -> NDArray[np.float64]:
     """Compute the m distributions of Algorithm 2, float [m, K], from distances [K, K].
 
-    A client with n_i samples has mass m n_i, and each of m bins has capacity sum(n). Dividing
-    a bin by its capacity yields a distribution. Each row sums to one. Column i sums to m n_i /
-    sum(n) = m p_i, so the draws are unbiased. The permutation ``order`` breaks ties.
+    A client with n_i samples has mass m n_i, and each of m bins has capacity sum(n). A row of the
+    result is a bin divided by its capacity, so it sums to one. Column i sums to m n_i / sum(n) =
+    m p_i, so the draws are unbiased. The permutation ``order`` breaks ties.
 
     1. A client with at least 1/m of the data first fills one or more entire bins. (The authors'
        code omits this step, which makes sampling biased for these clients.)
-    2. Ward's tree is cut into clusters that each fit into one bin. This yields at least as many
-       clusters as open bins. The largest clusters seed one open bin each, in descending order.
+    2. Ward's tree is cut into clusters that each fit into one bin, giving at least as many clusters
+       as open bins. The largest clusters seed one open bin each, in descending order.
     3. The clients in the other clusters, starting with the smallest cluster, are poured into the
        open bins one after another. Mass beyond a bin's capacity flows into the next bin.
     """

@@ -82,7 +82,7 @@ class DivFl(PolicyConfig):
         return Policy(lambda: start, select, update)
 
 
-# Distance to a non-finite update. Its sum over all clients remains finite in float32.
+# Distance to a non-finite update, small enough that sums over all clients stay finite in float32.
 _FAR = 1e30
 
 

@@ -32,7 +32,7 @@ class FedCorState(NamedTuple):
 
     round: Int[Array, ""]  # number of past rounds
     loss: Float[Array, " K"]  # last reported loss
-    answered: Bool[Array, " K"]  # loss reported before the last round (False if it was greedy)
+    answered: Bool[Array, " K"]  # clients that reported before the last round (none if greedy)
     # Ring buffers over rounds: loss changes, masks of observed clients, and round numbers.
     change: Float[Array, "window K"]
     observed: Bool[Array, "window K"]
@@ -49,8 +49,8 @@ class FedCor(PolicyConfig):
     then every ``interval``-th round. (The authors' code trains the later random cohorts in addition
     to the greedy cohorts, without counting the time.) All available clients report losses before
     and after these rounds. In other rounds, m clients are chosen one by one. Each choice maximises
-    alpha^c_k sum_i p_i Sigma_ik / sqrt(Sigma_kk), with Sigma conditioned on earlier choices. p_i is
-    client i's data share. c_k counts k's greedy choices since the last fit. Weights are equal.
+    alpha^c_k sum_i p_i Sigma_ik / sqrt(Sigma_kk), where Sigma is conditioned on earlier choices,
+    p_i is i's data share, and c_k counts k's greedy choices since the last fit. Weights are equal.
 
     Attributes:
       warmup: number of initial rounds with random cohorts.
@@ -60,7 +60,7 @@ class FedCor(PolicyConfig):
       step_size: Adam step size.
       window: number of earlier rounds that each fit includes in addition to the last round.
       discount: factor by which a loss change's weight in the log-likelihood decays per round.
-      annealing: alpha, factor applied to a client's score for each choice since the last fit.
+      annealing: alpha, decay factor of a client's score per greedy choice since the last fit.
       query_share: time to evaluate a sample, relative to the client's latency per training sample.
         The default assumes that a forward pass takes 1/3 of a training step.
     """

@@ -28,12 +28,12 @@ from pause_jax.policies.choose import (
 class FedCs(PolicyConfig):
     """Greedy admission of the candidates that lengthen the round least, up to a deadline.
 
-    Randomly drawn candidates report their resources, which determine their expected latencies. The
-    upload takes a fraction ``upload_share`` of this latency, and local training takes the remaining
-    time. Clients upload one at a time while others are still training. At most m clients are
-    accepted, and the remaining slots stay empty.
+    Randomly drawn candidates report their resources, which determine their expected latencies. A
+    client's upload takes a fraction ``upload_share`` of its expected latency, and local training
+    takes the rest. Clients upload one at a time while others are still training. At most m clients
+    are accepted, and the remaining slots stay empty.
 
-    Only the selection rule assumes sequential uploads. Simulated uploads run in parallel.
+    Only the selection rule assumes sequential uploads, whereas simulated uploads run in parallel.
 
     Attributes:
       candidates: number of clients queried per round, from m to K (default: min(2 m, K)).

@@ -168,8 +168,8 @@ class Discounted(NamedTuple):
 class DiscountedUcb(IndexRule):
     """Discounted version of the index in Eq. (13) of PAUSE, for clients whose speeds change.
 
-    After s further rounds, an observation has weight discount^s in T_k and in the mean. Past
-    rounds have the same weights, and t is one plus the sum of these weights. Source: Garivier and
+    After s further rounds, an observation has weight discount^s in T_k and in the mean. Rounds are
+    weighted in the same way, and t is one plus the sum of their weights. Source: Garivier and
     Moulines 2011, "On upper-confidence bound policies for switching bandit problems".
 
     Attributes:
@@ -227,7 +227,7 @@ class UsefulRate(IndexRule):
 
     Attributes:
       speed_weight: zeta, weight of the rate.
-      discount: a, exponent of the staleness factor, usually the same as for the clock.
+      discount: a, exponent of the staleness factor, usually equal to the clock's exponent.
     """
 
     name: ClassVar[str] = "useful_rate"

@@ -68,9 +68,9 @@ class QueueState(NamedTuple):
 class CsUcbQ(PolicyConfig):
     """CS-UCB with a virtual queue per client that enforces a minimum participation rate.
 
-    Before each selection, queue D_k is set to max(D_k + phi m p_k - b_k, 0). p_k is the client's
-    data share. b_k is 1 if client k was in the last cohort, else 0. The policy selects the m
-    clients with the largest values of (1 - beta) min(mean + sqrt(2 ln t / T_k), 1) + beta D_k.
+    Before each selection, queue D_k is set to max(D_k + phi m p_k - b_k, 0), where p_k is client
+    k's data share, and b_k is 1 if the client was in the last cohort, else 0. The policy selects
+    the m clients with the largest scores (1 - beta) min(mean + sqrt(2 ln t / T_k), 1) + beta D_k.
 
     Attributes:
       queue_weight: beta in (0, 1], weight of the queue.
@@ -133,8 +133,8 @@ class RbcsF(PolicyConfig):
 
     The latencies are taubar_k = max(c^T theta_k - a sqrt(c^T H_k^-1 c), 0), where theta_k = H_k^-1
     b_k is the ridge regression estimate from the client's contexts c. After each selection, Z_k <-
-    max(Z_k + beta - x_k, 0), where x_k is 1 if client k was chosen and 0 otherwise. The problem
-    has the form of Eq. (14) of PAUSE, with index -V taubar and weight Z. Exact search solves it.
+    max(Z_k + beta - x_k, 0), where x_k is 1 if client k was chosen and 0 otherwise. Exact search
+    solves this problem, which has the form of Eq. (14) of PAUSE with index -V taubar and weight Z.
 
     Attributes:
       latency_weight: V, weight of the latency, in queue units per second.

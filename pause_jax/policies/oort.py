@@ -34,7 +34,7 @@ class OortState(NamedTuple):
 
 
 class Oort(PolicyConfig):
-    """Exploitation of high-utility clients and exploration of new ones, penalising slow clients.
+    """Exploitation of high-utility and exploration of new clients, with a penalty for slow clients.
 
     A client's score in round R is its utility plus sqrt(0.1 ln R / L), where L is the round of its
     last report. The utility is ``|B| sqrt(mean squared loss)`` over the client's training samples
@@ -50,7 +50,7 @@ class Oort(PolicyConfig):
       penalty: a, exponent of the penalty on slow clients.
       threshold: initial latency percentile (at 100, no client is penalised).
       cutoff: minimum score of the n exploited clients, as a fraction of the n-th best score.
-        Clients that reach this minimum are drawn with probabilities proportional to their scores.
+        Clients that reach the cutoff are drawn with probabilities proportional to their scores.
       pacer_step: W, number of rounds between pacer adjustments.
       pacer_delta: change in the percentile per adjustment.
       window: size of the pool of best new clients, as a multiple of the number drawn from it.
@@ -187,8 +187,8 @@ class Pisces(PolicyConfig):
     """Selection by ``|B| sqrt(mean squared loss) / (lag + 1)^beta``, plus random exploration.
 
     The lag is the mean staleness of a client's last n updates. In synchronous rounds, the lag is 0,
-    and the score is Oort's statistical utility. The number of explored clients follows a binomial
-    distribution. They are drawn from the clients whose first update has not arrived.
+    and the score is Oort's statistical utility. Explored clients, whose number follows a binomial
+    distribution, are drawn from the clients whose first update has not arrived.
 
     The rule follows the ``statistical_only`` branch of the authors' code, which produced most of
     their figures. The optional outlier removal is not implemented. ``Asynchronous(pace=b)`` paces

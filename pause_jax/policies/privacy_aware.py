@@ -31,7 +31,7 @@ LEAST_COST = 1e-4
 
 
 class NoiseState(NamedTuple):
-    """Noise sampling state."""
+    """State of :class:`NoiseSampling`."""
 
     counts: Int[Array, " K"]  # each client's number of participations
     # Moving average of max(|release|^2 - nu_k, 0), an estimate of the noise-free squared norm.
@@ -44,7 +44,7 @@ class NoiseSampling(PolicyConfig):
 
     The cost of client k is c_k = G_k^2 + nu_k, divided by the data-weighted mean cost. nu_k is the
     expected squared norm of the noise in the next release. G_k^2 is the moving average of
-    max(0, ``|release|^2 - nu_k``). Without releases, a client uses the mean of the known G_k^2.
+    max(0, ``|release|^2 - nu_k``), or the mean of the known values for a client without releases.
 
     With ``biased``, q minimises sum q_k c_k + lambda sum (q_k - p_k)^2 / p_k over 0 <= q_k <= 1 / m
     with sum q = 1, where p_k is client k's share of the data. Client k is drawn with probability

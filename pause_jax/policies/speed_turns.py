@@ -18,7 +18,7 @@ from pause_jax.policies.index import IndexRule, Ucb
 
 
 class TurnsState(NamedTuple):
-    """Speed turns state."""
+    """State of :class:`SpeedTurns`."""
 
     index: Any  # state of the index rule
     due: Bool[Array, " K"]  # clients that have not had a turn in this cycle

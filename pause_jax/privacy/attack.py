@@ -22,8 +22,8 @@ from jax import Array
 from jax.tree_util import Partial
 from scipy.special import betaincinv
 
-# Confidence level of the bounds that rank thousands of candidate attacks. At lower confidence,
-# candidates with lucky counts in a thin tail would win.
+# Confidence level of the bounds that rank thousands of candidate attacks. At a lower level,
+# candidates with lucky counts of a rare event would win.
 CHOICE_CONFIDENCE = 0.999
 THRESHOLDS = 201  # number of thresholds per score
 MAX_DISCRIMINANT = 256  # maximum number of entries for estimating covariances
@@ -37,7 +37,7 @@ Draw = Callable[[Array, np.ndarray, int, Callable[[np.ndarray], np.ndarray]], np
 
 
 class Attack(NamedTuple):
-    """Pair of inputs, and an event on the score of a release that distinguishes them."""
+    """Pair of inputs and an event, defined by the score of a release, that distinguishes them."""
 
     name: str  # names of the pair and the score
     inputs: tuple[np.ndarray, np.ndarray]  # x0, x1
@@ -206,7 +206,7 @@ def _fit(direction: np.ndarray, seen0: np.ndarray, seen1: np.ndarray) -> dict[st
 
 
 def _discriminants(seen0: np.ndarray, seen1: np.ndarray) -> dict[str, Score]:
-    """Fit a linear and a quadratic discriminant to releases [n, entries], using covariances."""
+    """Fit a linear and a quadratic discriminant to releases [n, entries] of two inputs."""
     mean0, mean1 = seen0.mean(axis=0), seen1.mean(axis=0)
     spread0, spread1 = (np.atleast_2d(np.cov(seen, rowvar=False)) for seen in (seen0, seen1))
     # If noise cancels in a combination of entries, the covariance is singular. The ridge makes it

@@ -1,7 +1,7 @@
 """Empirical audits: lower bounds on a mechanism's true epsilon.
 
-An audit attacks the mechanism. A lower bound above the claimed epsilon refutes the claim, but no
-audit can prove the claim. Source: Jagielski, Ullman and Oprea (2020).
+An audit computes the lower bound from attacks on the mechanism. A bound above the claimed epsilon
+refutes the claim, but no audit can prove it. Source: Jagielski, Ullman and Oprea (2020).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Audit(NamedTuple):
     delta: float
     lower_bound: float  # lower bound on the true epsilon
     confidence: float  # probability that the lower bound holds
-    resolution: float  # largest possible bound, ln(samples / 15) at delta 0 and confidence 0.95
+    resolution: float  # largest possible bound, about ln(samples / 15) at delta 0, confidence 0.95
     samples: int  # total number of releases
     attack: str  # names of the inputs and the score in the strongest attack
 
@@ -59,14 +59,14 @@ def audit(
         delta 0.1, because events that distinguish inputs are too rare at delta 1e-5.
       key: random key. Results are reproducible for a given key.
       epsilon: claimed epsilon of a single release.
-      claim: ``coordinate`` (neighbours differ in one coordinate) or ``update`` (neighbours are
-        any two updates). The default is the mechanism's ``unit``.
+      claim: unit of the claim, ``coordinate`` (neighbours differ in one coordinate) or ``update``
+        (neighbours are any two updates). The default is the mechanism's ``unit``.
       dimension: d, number of coordinates of an update.
       samples: total number of releases, half to find the attack and half to measure it.
       confidence: confidence of the lower bound.
 
     Returns:
-      Audit result. Every epsilon applies to a single release, per unit of the claim.
+      Audit result, in which every epsilon is for a single release, per unit of the claim.
 
     Raises:
       ConfigError: if the claim, epsilon, dimension, number of samples or confidence is invalid.

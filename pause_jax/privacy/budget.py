@@ -2,8 +2,8 @@
 
 A schedule defines eps_i for i = 1, 2, ... with sum eps_i <= eps_bar. By basic composition (PAUSE,
 Theorem 2), all of a client's releases are then jointly eps_bar-LDP, regardless of how often the
-client is chosen and how this choice depends on the past. Each epsilon applies to one client and
-one ``Mechanism.unit``. Methods apply elementwise to integer participation arrays.
+client is chosen and how this choice depends on the past. Each epsilon is per client and per
+``Mechanism.unit``. Methods that take participations work elementwise on integer arrays.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Budget(Config):
 class Unlimited(Budget):
     """Unlimited budget, which remains full although every release spends infinite epsilon.
 
-    Used by mechanisms without a guarantee. Configs cannot select this class, so it has no name.
+    Mechanisms without a guarantee use this class. Configs cannot select it, so it has no name.
     """
 
     def remaining(self, participations: Array) -> Array:
@@ -109,7 +109,7 @@ class Schedule(Budget):
         return self.replace(total_epsilon=float(self.total_epsilon * factors[client]), law=None)
 
     def spent(self, participations: Array) -> Array:
-        """Return the sum of eps_1, ..., eps_n. Override this if 1 - remaining is inaccurate."""
+        """Return eps_1 + ... + eps_n. Override this method if 1 - remaining(n) is inaccurate."""
         return self.total_epsilon * (1 - self.remaining(participations))
 
     def at_least_something(self, epsilon: Array) -> Array:

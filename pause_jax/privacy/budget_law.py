@@ -35,8 +35,8 @@ class Tiers(BudgetLaw):
 
     Attributes:
       values: each tier's factor, > 0 (static). If ``total_epsilon`` is 1, the factors are budgets.
-      shares: share of the clients in each tier, summing to 1 (static). Tier sizes are rounded down.
-        The sizes with the largest remainders are then rounded up until the sizes sum to K.
+      shares: share of the clients in each tier, summing to 1 (static). Tier sizes are rounded to
+        integers that sum to K with the largest-remainder method.
     """
 
     name: ClassVar[str] = "tiers"

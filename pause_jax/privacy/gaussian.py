@@ -18,10 +18,10 @@ from pause_jax.rng import draws
 
 BISECTION_STEPS = 40
 NEWTON_STEPS = 8
-# Cap on epsilon. Capping epsilon adds noise, so the guarantee still holds.
+# Cap on epsilon. A smaller epsilon means more noise, so the guarantee still holds.
 MAX_EPSILON = 1e4
 # In float32, the multiplier has a relative error below 2e-4 for epsilon >= 0.01 and delta >= 1e-9.
-# The margin covers this float32 error, because too small a multiplier would void the guarantee.
+# The margin exceeds this error, because too small a multiplier would void the guarantee.
 MARGIN = 1.0005
 
 
@@ -53,7 +53,7 @@ def upper_quantile(log_probability: Array) -> Array:
     mirrored = log_probability > -jnp.log(2.0)
     tail = jnp.where(mirrored, log_complement(log_probability), log_probability)
 
-    # log P(N >= x) is concave and decreasing. Newton's method never overshoots from the right.
+    # log P(N >= x) is concave and decreasing, so Newton's method never overshoots from the right.
     # The bound P(N >= x) <= exp(-x^2 / 2) yields a starting point to the right of the solution.
     def step(_: int, x: Array) -> Array:
         log_tail = log_ndtr(-x)
@@ -64,7 +64,7 @@ def upper_quantile(log_probability: Array) -> Array:
 
 
 def above(key: Array, log_probability: Array) -> Array:
-    """Draw normal N given N >= x, for log P(N >= x) = ``log_probability`` (exact in far tails)."""
+    """Draw a standard normal N given N >= x, where log P(N >= x) = ``log_probability``."""
     drawn = log_probability - jax.random.exponential(key, dtype=log_probability.dtype)
     # A probability of exactly 1 has no finite quantile.
     return upper_quantile(jnp.minimum(drawn, -(2.0**-25)))

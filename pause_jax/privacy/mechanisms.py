@@ -41,7 +41,7 @@ class GaussianLoss(NamedTuple):
 
 
 class WorstLoss(NamedTuple):
-    """Worst-case privacy loss, that of randomised response (Kairouz, Oh and Viswanath 2015)."""
+    """Worst-case privacy loss, attained by randomised response (Kairouz, Oh, Viswanath 2015)."""
 
     epsilon: Float[Array, " n"]  # eps_i > 0
     delta: Float[Array, ""] | float = 0.0  # delta of each release (0 for a pure mechanism)
@@ -90,8 +90,8 @@ class Mechanism(Config):
 
         Args:
           key: random key for this client and round, which must not be reused.
-          update: float [d], before the mechanism clips it.
-          epsilon: scalar > 0, epsilon of this release, per ``unit``.
+          update: unclipped update, float [d].
+          epsilon: epsilon of this release, per ``unit``, a scalar > 0.
         """
         raise NotImplementedError(
             f"{type(self).__name__}.privatize is not defined. Define privatize(key, update, "

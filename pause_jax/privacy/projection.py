@@ -41,10 +41,10 @@ class Projected(Mechanism):
 
     Formal guarantees:
       The guarantees of ``inner`` hold for the whole update, because the projection does not depend
-      on the data and ``inner`` clips its input. The projection is public. A client sends k values.
+      on the data and ``inner`` clips its input. The projection is public, so clients send k values.
 
-    The release is unbiased if the projection's norm is at most C, the bound of ``inner``. Longer
-    projections are clipped, which shortens an update of norm C by about 0.28 C / sqrt(k). With
+    The release is unbiased if the projection's norm is at most C, the bound of ``inner``. Larger
+    norms are clipped, which on average shortens an update of norm C by about 0.28 C / sqrt(k). With
     the default ``inner``, the mechanism follows Fast ProjUnit (Asi et al. 2023, arXiv 2306.04444).
 
     Attributes:
@@ -100,6 +100,6 @@ class Projected(Mechanism):
         return (signs * walsh_hadamard(spread))[: update.size]
 
     def noise_power(self, epsilon: Array, dimension: int) -> Array:
-        """Return the noise power after mapping back, excluding the projection error."""
+        """Return the noise power after the release is mapped back, without the projection error."""
         kept = min(self.dimension, padded_size(dimension))
         return dimension / kept * self.inner.noise_power(epsilon, kept)

@@ -1,7 +1,7 @@
 """Mechanisms that randomise the direction of updates with a bounded L2 norm.
 
-For epsilon = 8 and 50,890 parameters, PrivUnitG's error is 1/10 of the Gaussian mechanism's error.
-It is 1/30,000 of the error of Laplace noise with an L1 bound that preserves L2 unit vectors.
+For epsilon = 8 and 50,890 parameters, PrivUnitG's error is 1/10 of the Gaussian mechanism's and
+1/30,000 of the error of Laplace noise with an L1 bound that does not clip L2 unit vectors.
 """
 
 from __future__ import annotations
@@ -120,11 +120,11 @@ class DuchiL2(WholeUpdate):
     """Mechanism that draws a point on a large sphere, oversampling the update's hemisphere.
 
     Formal guarantees:
-      Each eps_i covers the whole update. The guarantee is pure eps_i-LDP (replace-one),
-      for any two points in the ball of radius C, without relying on a sensitivity bound. The
-      release is unbiased for the clipped update. The mean squared error is order-optimal for eps_i
-      <= 1 but always above about 1.57 d C^2. Source: Duchi, Jordan and Wainwright 2018 (arXiv
-      1604.02390), section 4.2.3.
+      Each eps_i covers the whole update. The guarantee is pure eps_i-LDP (replace-one). It holds
+      for any two points in the ball of radius C and does not rely on a sensitivity bound. The
+      release is an unbiased estimate of the clipped update. The mean squared error is order-optimal
+      for eps_i <= 1 but always above about 1.57 d C^2. Source: Duchi, Jordan and Wainwright 2018
+      (arXiv 1604.02390), section 4.2.3.
     """
 
     name: ClassVar[str] = "duchi_l2"

@@ -48,13 +48,13 @@ class RoundKeys(NamedTuple):
 
     Attributes:
       latency: all clients' latencies and features, and the latency model's drop-outs.
-      availability: random client availability.
+      availability: all clients' availability with probability ``SimConfig.availability``.
       policy: the policy's query and choice.
-      training: cohort training. Each client's draws depend on its number.
+      training: the cohort's sample order and dropout masks, drawn separately for each client.
       privacy: noise added to the cohort's updates. Each client's number is folded into this key.
       availability_trace: the availability trace's transition in this round.
       dropout: all clients' drop-outs with probability ``SimConfig.dropout``.
-      answers: answers to the policy's query. Each client's draws depend on its number.
+      answers: mini-batches for answers to the policy's query, drawn separately for each client.
     """
 
     latency: Key[Array, ""]
@@ -70,9 +70,9 @@ class RoundKeys(NamedTuple):
 def of_round(run: Streams, round: Array | int) -> RoundKeys:
     """Derive the keys for round t >= 1.
 
-    Round t folds 2 t and 2 t + 1 into the ``world`` stream's key. For the last three round keys, we
-    first fold in 0 or 1, which no round of that stream uses, and then t. XLA compiles each threefry
-    call to a separate loop, so all folds are batched into two calls.
+    Round t folds 2 t and 2 t + 1 into the ``world`` stream's key. For the last three fields of
+    ``RoundKeys``, we first fold in a number that no round of the stream uses (0 or 1), and then t.
+    XLA compiles each threefry call to a separate loop, so all folds are batched into two calls.
     """
     impl = jax.random.key_impl(run.world)
 

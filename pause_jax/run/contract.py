@@ -1,7 +1,7 @@
 """Warnings about non-finite models and about custom components that break their contract.
 
-Compiled code cannot raise exceptions, so a run records which rules were broken. Runs with a
-built-in policy and latency model skip these checks, because our tests cover both components.
+Compiled code cannot raise exceptions, so a run records which rules were broken. Runs whose policy
+and latency model are both built in skip these checks, because our tests already cover them.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class NotFinite(UserWarning):
 
 
 def finding(rounds: Any, rules: Any) -> str:
-    """Describe the earliest rule violations across a config's seeds, or return "" without any.
+    """Describe the earliest rule violations across a config's seeds, or return "" if none occurred.
 
     ``rounds`` and ``rules`` are the two ``RECORDED`` quantities, with one entry per seed.
     """

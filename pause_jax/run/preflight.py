@@ -1,4 +1,4 @@
-"""Validation of arguments, keys, client ids, memory needs and latency units before a run."""
+"""Validation of arguments, keys, client ids, required memory and latency units before a run."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from pause_jax.run.record.result import Quantities, recorded_bytes
 
 FEWER = "Simulate fewer clients or a smaller model."
 # Warn if min_latency is below this fraction of the fastest client's expected latency. With 30
-# clients and log-normal latencies (300 rounds, 8 seeds), PAUSE with Thompson sampling takes 251 s
-# for a fraction of 1/2, 284 s for 1/10 and 298 s for 1/50. Random selection takes 293 s.
+# clients and log-normal latencies (300 rounds, 8 seeds), PAUSE with Thompson sampling takes 251
+# simulated seconds for a fraction of 1/2, 284 for 1/10 and 298 for 1/50 (random selection: 293).
 FAR_BELOW = 1 / 50
 
 
@@ -134,11 +134,11 @@ def client_ids(config: SimConfig, data: Any) -> tuple[str, ...]:
     """Return the ids of clients 0, ..., K - 1.
 
     Clients are numbered in the natural order of their ids, both in the data and in each file.
-    Therefore, if the first K ids agree, number k denotes the same client everywhere.
+    If all sources have the same first K ids, number k therefore denotes the same client everywhere.
 
     Returns:
-      Client ids. Empty if the ids are 0, 1, ..., if neither the data nor a file has ids, or if
-      the clients are drawn from a larger data set.
+      Client ids, or an empty tuple if the ids are 0, 1, ..., if neither the data nor a file has
+      ids, or if the clients are drawn from a larger data set.
 
     Raises:
       ConfigError: if the data, ``latency`` and ``availability_trace`` list different ids,
@@ -209,8 +209,8 @@ def check_size(config: SimConfig, data: Any, quantities: Quantities, num_runs: i
 def warn_if_far(min_latency: ArrayLike, fastest: ArrayLike) -> None:
     """Warn if ``min_latency`` is far below ``fastest`` (both in seconds), but not while tracing.
 
-    ``fastest`` is the fastest client's expected latency. If ``min_latency`` is far smaller, often
-    because of latencies in milliseconds, speeds are negligible compared with exploration bonuses.
+    ``fastest`` is the fastest client's expected latency. If ``min_latency`` is far smaller (often
+    because latencies are in milliseconds), speeds are negligible compared to exploration bonuses.
     """
     if isinstance(fastest, jax.core.Tracer):
         return
@@ -227,7 +227,7 @@ def warn_if_far(min_latency: ArrayLike, fastest: ArrayLike) -> None:
 
 
 def warn_if_cut(config: SimConfig, sizes: Array) -> None:
-    """Warn if ``max_steps`` cuts the largest client's training short (``sizes``: in samples)."""
+    """Warn if ``max_steps`` cuts the largest client's training short (``sizes`` counts samples)."""
     if config.learning is None:
         return
     largest = int(np.max(sizes))

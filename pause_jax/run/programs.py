@@ -31,7 +31,7 @@ from pause_jax.run.rounds.state import State
 # suffice, unless the run has custom components or its record would exceed MOST_ROOM.
 ROOMS = tuple(256 * 16**n for n in range(5))
 CALLS = 20
-# Maximum record size, in bytes, of a call with a standard room.
+# Maximum record size per call, in bytes, at which a standard room is used.
 MOST_ROOM = 16 * 2**20
 # Maximum product of cohort size and update size for which compilation takes longer than the run.
 SMALL = 20_000
@@ -122,7 +122,7 @@ class ProgramSpec(NamedTuple):
       room: maximum number of rounds per call.
       any_length: whether the program supports runs of any length. Custom components may read the
         run length, so programs with custom components support only the length in the config.
-      options: name of the compiler option set, ``small`` or ``large``.
+      options: name of the set of compiler options, ``small`` or ``large``.
     """
 
     room: int
@@ -147,7 +147,7 @@ def program_spec(
     longest: int | None = None,
     num_runs: int = 1,
 ) -> ProgramSpec:
-    """Choose the program for ``num_runs`` runs (``longest``: room if no standard room applies)."""
+    """Choose the program for ``num_runs`` runs, with room ``longest`` if no standard room fits."""
     any_length = all_ours(config, quantities)
     room = next(n for n in ROOMS if CALLS * n >= config.num_rounds)
     heavy = recorded_bytes(quantities, config.replace(num_rounds=room)) > MOST_ROOM

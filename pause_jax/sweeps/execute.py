@@ -60,8 +60,8 @@ def sweep(
 ) -> xr.Dataset:
     """Run every config with every key.
 
-    Configs share a compiled program if only traced numbers differ. Without custom components, a
-    program usually supports any number of rounds. Built-in policies share a program unless they
+    Configs that differ only in traced numbers share a compiled program. Without custom components,
+    a program usually supports any number of rounds. Built-in policies share a program unless they
     differ in cohort size or ``releases``, or set ``alone``. Sweeps use all devices and cores.
 
     Each row of the result equals ``simulate(config, key)`` up to rounding. If two cohorts are
@@ -72,7 +72,7 @@ def sweep(
       keys: distinct typed keys [S], for example ``jax.random.split(jax.random.key(0), S)``.
       data: data set that replaces the data set of every config.
       record: quantities to record, as in :func:`simulate`.
-      memory_limit: maximum estimated GiB for runs on each device. Ignored if ``max_batch`` is set.
+      memory_limit: maximum estimated memory of runs per device, in GiB. Ignored with ``max_batch``.
       max_batch: maximum number of concurrent runs (default: what fits in ``memory_limit``), rounded
         up to a multiple of the number of devices (or of threads on a single CPU device).
       devices: devices to run on (default: all devices).

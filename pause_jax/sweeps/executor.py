@@ -31,7 +31,7 @@ ATTEMPTS = 3
 
 
 class Executor(Protocol):
-    """Protocol for ``concurrent.futures.Executor`` and other classes with the same ``submit``."""
+    """Protocol for ``concurrent.futures.Executor`` and classes with a compatible ``submit``."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Any:
         """Submit a call, and return a future with ``done()``, ``result()`` and ``cancel()``."""
@@ -168,7 +168,7 @@ def _results(
                 name = names.pop(future)
                 try:
                     result = future.result()
-                except Exception as error:  # from the executor, because tasks return errors as text
+                except Exception as error:  # raised by the executor; tasks return errors as text
                     if attempt == ATTEMPTS:
                         raise RuntimeError(f"a worker failed: {error!r}") from error
                     failed.append(name)

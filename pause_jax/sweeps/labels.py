@@ -48,7 +48,7 @@ class FinishedConfig(NamedTuple):
 
 
 def labelled(plan: SweepPlan, chunks: Mapping[Chunk, Rows]) -> tuple[xr.Dataset | None, str]:
-    """Label the finished chunks of a sweep.
+    """Build a labelled dataset from the finished chunks of a sweep.
 
     Returns:
       (dataset, progress message). The dataset contains all completely finished configs or, if

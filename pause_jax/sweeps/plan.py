@@ -89,7 +89,7 @@ class Chunking(NamedTuple):
 
     @property
     def firsts(self) -> range:
-        """First run number of each chunk."""
+        """Number of the first run in each chunk."""
         return range(0, self.num_runs, self.batch)
 
     def runs(self, first: int) -> np.ndarray:

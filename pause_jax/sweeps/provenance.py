@@ -129,7 +129,7 @@ def program_digest(config: SimConfig, data: Any, keys: Array, quantities: Quanti
     but not the code of Python callbacks. If the program has a callback, the digest also covers the
     source files of the custom components.
     """
-    # A constant may have changed since the last trace. A new partial forces a new trace.
+    # Force a new trace with a new partial, because a constant may have changed since the last one.
     run = functools.partial(traced_run, quantities=quantities)
     lowered = jax.jit(run).lower(config, data, keys[0])
     program, result = lowered.as_text(), lowered.out_info

@@ -35,7 +35,7 @@ SAVE_EVERY = 60.0
 # Maximum number of differences listed in a message.
 NAMED = 3
 _DESCRIPTION = "made_by.json"
-# File-name patterns of a store, including a crashed writer's temporary files.
+# File-name patterns of a store's files, including temporary files of crashed writers.
 _PATTERNS = (f"{_DESCRIPTION}*", "chunk-*", "checkpoint-*", "lock")
 
 
@@ -262,7 +262,7 @@ def compare_store(folder: pathlib.Path, plan: SweepPlan) -> tuple[list[str], Swe
     whole = {"made_by": described.made_by, "chunkings": described.chunkings}
     if described.digest != fingerprint(whole):
         raise ConfigError(f"{path}: is damaged (chunkings do not match the digest). {advice}")
-    # Chunks depend on the number of cores, and rounding depends on the chunks.
+    # Reuse the stored chunkings, because chunks depend on the number of cores and affect rounding.
     chunkings = [
         chunking._replace(batch=batch, segments=segments)
         for chunking, (batch, segments) in zip(plan.chunkings, described.chunkings, strict=True)
@@ -285,7 +285,7 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
 
 
 def store_is_empty(folder: pathlib.Path) -> bool:
-    """Return whether a store has neither chunks nor checkpoints, and no process is using it."""
+    """Return whether a store contains no chunks or checkpoints and is not in use by any process."""
     if not folder.is_dir() or any(folder.glob("chunk-*")) or any(folder.glob("checkpoint-*")):
         return False
     try:

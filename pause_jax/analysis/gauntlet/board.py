@@ -31,8 +31,8 @@ def gauntlet(
 ) -> xr.Dataset:
     """Run a policy on the benchmark, and return its scores together with the board's scores.
 
-    Only this policy is run. Runs with the same fleet and seed share the same world, so policies can
-    be compared by their paired differences (``analysis.gauntlet.standings``).
+    The board's policies are not rerun. Runs with the same fleet and seed share a world, so policies
+    can be compared by their paired differences (``analysis.gauntlet.standings``).
 
     Args:
       policy: policy, or the name of a registered policy.
@@ -71,7 +71,7 @@ def gauntlet(
         if progress and sys.stderr.isatty():
             print(f"Fleet {number} of {len(runnable)}: {name}", file=sys.stderr)
         readings[name] = play(found[name], {label: policy}, progress=progress)
-    new = together(readings).map(_four_digits)  # rounded like stored scores, to keep ties
+    new = together(readings).map(_four_digits)  # round like stored scores to preserve ties
     new = new.assign_coords(settings=("policy", [repr(policy)]))
     scores = xr.concat([kept, new], "policy", join="outer").reindex(fleet=list(found))
     return scores.assign_attrs(pause_jax=version("pause_jax"))
@@ -88,10 +88,10 @@ def verify(
 ) -> pd.DataFrame:
     """Replay randomly chosen board runs, and compare them with the stored scores.
 
-    Scores are stored with four digits. Processor type and batch width can change the rounding.
+    Scores have four significant digits. The processor or batch size may change the last digit.
 
     Args:
-      number: number of runs.
+      number: number of runs to replay.
       track: data set, as for :func:`gauntlet`.
       tuned: whether to replay runs with tuned parameters instead of default parameters.
       only: fleet names, or None for all fleets.

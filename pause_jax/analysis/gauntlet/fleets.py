@@ -28,7 +28,7 @@ from pause_jax.world.availability import Diurnal, Phones
 from pause_jax.world.latency import Network, Pareto, Switching, TwoGroups
 
 VERSION = 1
-# Data sets to train on. ``digits`` has all fleets, and ``fashion`` those in ``FASHION``.
+# Data sets to train on. Fleets that are not in ``FASHION`` support only ``digits``.
 TRACKS = ("digits", "fashion")
 FASHION = ("alike", "labels", "spent", "tails", "measured", "unequal")
 SEEDS = 16

@@ -66,7 +66,7 @@ def standings(scores: xr.Dataset, policy: str, against: str = YARDSTICK) -> pd.D
 def interval(differences: np.ndarray, together: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """Return a confidence interval for the median of differences [..., S], infinite for small S.
 
-    With 95 % confidence, ``together`` intervals hold jointly. Ties do not narrow an interval.
+    The joint confidence level of ``together`` intervals is 95 %. Ties do not narrow an interval.
     """
     number = differences.shape[-1]
     beyond = scipy.stats.binom.cdf(np.arange(number), number, 0.5)
@@ -107,7 +107,7 @@ _CELLS = (
 
 
 def conclusion(table: pd.DataFrame, policy: str, against: str = YARDSTICK) -> str:
-    """State on which fleets a policy is ahead or behind at the early and late times."""
+    """Name the fleets on which a policy is ahead or behind at the early and late times."""
     sentences = []
     for time in TIMES:
         ran = table[table[time].notna()]

@@ -29,7 +29,7 @@ def write(
 
     Args:
       result: data set from ``sweep``, or a loaded ``data.nc``.
-      path: path for the HTML file.
+      path: path of the HTML file.
       target: accuracy for the time-to-target comparison, in (0, 1].
       against: reference config of the comparison (default: see ``analysis.comparison.compare``).
       title: page title.

@@ -17,7 +17,7 @@ from pause_jax.analysis.summary import Table
 
 Places = NDArray[np.intp]
 
-# Maximum number of columns for distinct budgets. If there are more, split clients into thirds.
+# Maximum number of distinct budgets with a column each. Split clients into thirds if exceeded.
 _TIERS = 5
 
 
@@ -30,7 +30,7 @@ def merits(result: xr.Dataset, target: float) -> Table:
 
 
 def differing(result: xr.Dataset) -> Table:
-    """Return the table of differing fields, with each field's values and their configs."""
+    """Return the table of fields that differ between configs, with the configs of each value."""
     rows = []
     for path, values in summary.varied_fields(result).items():
         configs: dict[str, list[str]] = {}
@@ -155,7 +155,7 @@ def _percent(values: NDArray[np.floating]) -> str:
 
 
 def _by_budget(result: xr.Dataset) -> tuple[tuple[str, ...], dict[str, list[Places]]] | None:
-    """Group clients by budget, or return None if each config's budgets are equal or not recorded.
+    """Group clients by budget, or return None if budgets are missing or equal within each config.
 
     Returns the group names and, for each config, the indices of each group's clients in a
     flattened [seed, client] array. Padding and clients with unlimited budgets are excluded.

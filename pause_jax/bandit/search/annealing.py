@@ -223,7 +223,7 @@ def _pick(mask: Array, word: Array) -> Array:
 def _below(word: Array, count: Array, num_clients: int) -> Array:
     """Map a random word to a uniform integer in [0, count), for count <= ``num_clients`` (static).
 
-    With 2^23 float32 uniforms, some of a million integers would be 1/8 more likely than others.
+    Float32 uniforms have 2^23 values, so some of 10^6 integers would be 1/8 likelier than others.
     """
     if num_clients > FEW:
         return (word % jnp.maximum(count, 1).astype(jnp.uint32)).astype(count.dtype)

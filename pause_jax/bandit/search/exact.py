@@ -119,7 +119,7 @@ def _total_of_heaviest(
     """Sum each cohort's weights in descending order, to make sums of equal weights bitwise equal.
 
     Row j of ``cohort`` is the mask of cohort j. Row j of ``place`` numbers the members of cohort j
-    from 1 to m by descending weight. Masked sums with at most one nonzero term sort the weights.
+    from 1 to m by descending weight. Masked sums of at most one nonzero term yield sorted weights.
     """
     places = 1 + jnp.arange(num_selected, dtype=place.dtype)[None, None, :]
     holds = cohort[:, :, None] & (place[:, :, None] == places)  # [j, i, r]
@@ -201,8 +201,8 @@ def best_prefix(index: Array, weight: Array, num_selected: int) -> Array:
     block to block. A second scan inserts the weights one by one, for all blocks in parallel.
     The m sorted weights are summed in a fixed order, so equal weights have bitwise equal sums.
 
-    ``index`` must be descending. Both arrays are -inf in empty slots. Ties are broken
-    by the larger weight sum, then by the shorter prefix. Fewer than m clients yield m - 1.
+    ``index`` must be descending. Both arrays are -inf for unavailable clients. Ties are broken by
+    the larger weight sum, then the shorter prefix. With fewer than m clients, the result is m - 1.
     """
     last = num_selected - 1
     top = lax.top_k(weight[:num_selected], num_selected)[0]

@@ -97,7 +97,7 @@ def ordered(value: Array, available: Array, key: Array | None) -> Array:
 def _falling(value: Array, available: Array) -> Array:
     """Map floats to integers in reverse order. On CPUs, XLA sorts integers twice as fast as floats.
 
-    Unavailable clients map to the largest integer and come last. No available client maps to it.
+    Only unavailable clients map to the largest integer, so they come last.
     """
     width = jnp.finfo(value.dtype).bits
     bits = lax.bitcast_convert_type(jnp.where(value == 0, 0.0, -value), f"uint{width}")

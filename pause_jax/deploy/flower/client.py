@@ -1,4 +1,4 @@
-"""Client side of the Flower integration, with ledger, privacy mod and query handlers."""
+"""Client side of the Flower integration: ledger, privacy mod and query handlers."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Ledger:
 
     @property
     def spent(self) -> float:
-        """Total epsilon of all releases so far, in the mechanism's unit."""
+        """Total epsilon of all releases so far, per ``unit`` of the mechanism."""
         return float(self.privacy.budget.spent(jnp.asarray(self.participations)))
 
     @property
@@ -204,11 +204,11 @@ class PrivateRelease:
     change in the float arrays into one update, and privatizes it with the epsilon of the client's
     next participation. It replies with the received float arrays plus the privatized update, and
     returns other arrays as received. The reply's only metrics are the mod's three metrics and those
-    listed in ``clear``. A client with a spent budget does not train. A client releases at most one
-    update per round.
+    listed in ``clear``. A client releases at most one update per round, and does not train if its
+    budget is spent.
 
     If the client app raises an exception, Flower sends the exception text to the server
-    without noise. The float32 noise (``pause_jax.privacy.mechanisms``) is a statistical simulation,
+    unchanged. The float32 noise (``pause_jax.privacy.mechanisms``) is a statistical simulation,
     and does not protect against an adversary who inspects the bits of a release.
     """
 
@@ -248,7 +248,7 @@ class PrivateRelease:
     def __call__(
         self, message: Message, context: Context, call_next: Callable[[Message, Context], Message]
     ) -> Message:
-        """Process a message. Flower calls this method.
+        """Privatize the reply to a training message, and pass all other messages on unchanged.
 
         Raises:
           ConfigError: if the ledger is unusable, the trained arrays do not match the received ones,

@@ -16,7 +16,7 @@ LOG = logging.getLogger("flwr.pause_jax")
 
 # Keys in a client's configuration.
 ROUND = "server-round"
-EPSILON = "pause-epsilon"  # also the metric for a release's epsilon
+EPSILON = "pause-epsilon"  # also the key of a release's epsilon in the metrics
 # Keys in a client's metrics.
 PARTICIPATION = "pause-participation"  # 1-based number of the release in the client's ledger
 TOOK = "pause-seconds"  # latency measured by the client's clock
@@ -57,7 +57,7 @@ def flat_update(
 
 
 def only(records: Mapping[str, T], where: str, kind: str) -> tuple[str, T]:
-    """Return the name and content of the only record, or raise ConfigError."""
+    """Return the name and content of the only record in ``records``, or raise ConfigError."""
     if len(records) != 1:
         raise ConfigError(f"{where} has {len(records)} {kind}s: must have exactly one.")
     return next(iter(records.items()))

@@ -61,7 +61,7 @@ class _Metrics(
         float, msgspec.Meta(ge=float(_FLOAT32.smallest_subnormal), le=float(_FLOAT32.max))
     ]
     participation: Annotated[int, msgspec.Meta(ge=1, le=MOST_RELEASES)] = 1
-    # Infinite if the budget is unlimited.
+    # Epsilon of the release, infinite if the budget is unlimited.
     epsilon: Annotated[float, msgspec.Meta(gt=0)] = 1.0
 
 
@@ -70,7 +70,7 @@ class _MetricsWithLoss(_Metrics):
 
 
 class Played(NamedTuple):
-    """Round outcome.
+    """Outcome of a round.
 
     Attributes:
       seconds: latency of each client that answered, in seconds.
@@ -418,7 +418,7 @@ class PauseStrategy(Strategy):
 
 
 def _resumed(path: pathlib.Path, fresh: Selector) -> Selector:
-    """Load the selector at ``path`` and close any open round. Without a file, return ``fresh``."""
+    """Load ``path`` and close any open round, or return ``fresh`` if the file does not exist."""
     if not path.is_file():
         return fresh
     saved = Selector.load(path, fresh.config)

@@ -68,7 +68,7 @@ class Slots(NamedTuple):
       version: int32, server step in which the client started. The client trains the model that
         the previous step produced.
       peers: int32, number of clients that started together, including this client.
-      sends: bool, whether the client sends an update (not if it drops out or has spent its budget).
+      sends: bool, whether the client sends an update (False for a drop-out or a spent budget).
       latency: float, seconds from the client's start to its answer.
       finish: float, answer time, in seconds since the last server step.
     """
@@ -163,7 +163,7 @@ def started(slots: Slots, active: Array, values: dict[str, Array]) -> Slots:
 
 
 def next_answer(slots: Slots) -> tuple[Slots, Array]:
-    """Return the slots after the next answer, and the answer time. A client must be in flight."""
+    """Return (slots after the next answer, its time). At least one client must be in flight."""
     finish = jnp.where(slots.under_way, slots.finish, jnp.inf)
     now = jnp.min(finish)
     first = slots.under_way & (finish == now)

@@ -40,7 +40,7 @@ class Events(NamedTuple):
       waits: whether the server waits for the next answer before it starts more clients.
       now: seconds since the last server step.
       reported: bool [S], slots whose answer the policy has observed.
-      rules: bit mask of the first broken rules (see ``pause_jax.run.contract.broken``).
+      rules: bit mask of the rules broken by the first faulty decision (see ``contract.broken``).
       latency, available: float [K] in seconds and bool [K], drawn for the latest decision.
     """
 

@@ -233,7 +233,7 @@ def _value(q: Quantity, of: Round | Run) -> Array:
 def result_at_end(config: SimConfig, state: State, quantities: Quantities) -> Result:
     """Build the result of a run from its final state, without the per-round quantities.
 
-    Until :func:`with_rounds` replaces ``eval_rounds``, it holds the number of simulated rounds.
+    Until :func:`with_rounds` sets it, the field ``eval_rounds`` is the number of simulated rounds.
     """
     learning = state.learning
     run = Run(with_budgets(config, keys.budgets(state.keys.world)), state)

@@ -33,12 +33,12 @@ class Health(NamedTuple):
 
 
 def healthy() -> Health:
-    """Return the health flags of a healthy run, all zero."""
+    """Return the health of a run without problems, with all fields zero."""
     return Health(*(jnp.zeros((), jnp.int32) for _ in Health._fields))
 
 
 def examined(health: Health, round: Array, variables: Any, rules: Array) -> Health:
-    """Update the health after a round, from the new model and the broken rules."""
+    """Update the run's health after a round, given the new model and the rules that were broken."""
     is_first = (health.first_broken == 0) & (rules > 0)
     nonfinite = (health.first_nonfinite == 0) & ~all_finite(variables)
     return Health(
@@ -83,7 +83,7 @@ class Score(NamedTuple):
         clients, or all available clients if there are fewer. For a cohort as large as the genie's,
         the regret is >= 0 up to rounding (relative error 1e-6). The genie's cohort has regret 0.
         A smaller cohort (for example, from FedCS) can have negative regret, because its slowest
-        client may be faster than the genie's, and its sum omits negative terms of g.
+        client may be faster than the genie's, and it may leave out clients with negative g.
     """
 
     reward: Float[Array, ""]

@@ -33,7 +33,7 @@ class AvailabilityTrace(FromFile):
         return ()
 
     def step(self, state: Any, key: Array, clock: Array, num_clients: int) -> tuple[Array, Any]:
-        """Return (whether each client is connected next round, bool [K]; state after that round).
+        """Return (mask of clients connected in the next round, bool [K]; state after that round).
 
         Args:
           state: state after the previous round.
@@ -61,7 +61,7 @@ class Diurnal(AvailabilityTrace):
     """Periodic trace that connects each client once per period, for example at night.
 
     Client k connects ``spread`` * frac(k * golden ratio) periods after the start of each period.
-    These times are therefore spread evenly for any number of clients, and unrelated to latency.
+    For any number of clients, connection times are evenly spread and unrelated to latency.
 
     Attributes:
       period: period length in seconds.

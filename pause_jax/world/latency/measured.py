@@ -41,7 +41,7 @@ def parse(
     rule are skipped, and ``Measured.dropped`` lists the violated rules.
 
     Raises:
-      ConfigError: if the CSV, the header or an unskipped line is invalid, or if no line is valid.
+      ConfigError: if the CSV, the header or a remaining line is invalid, or if no line is valid.
     """
     name = f"{where} = {path!r}"
     header, rows = source_file.table(name, content, full=False)

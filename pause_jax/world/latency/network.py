@@ -27,8 +27,8 @@ COLUMNS = (
 _BUNDLED = {"": "devices.csv", "phones": "phones.csv"}
 # Fields of ``Work``, in the column order of ``_Devices.median``.
 _AMOUNTS = ("samples", "download_bytes", "upload_bytes")
-# Gauss-Legendre rules for the least, second most and most variable latency part, on both sides of
-# the kink at tau_min (only above it for the last rule). Errors are < 1e-5 for spreads <= 1.
+# Gauss-Legendre rules for the three latency parts, from least to most variable, on both sides of
+# the kink at tau_min (only above it for the last part). Errors are < 1e-5 for spreads <= 1.
 _LEAST, _MIDDLE, _MOST = (np.polynomial.legendre.leggauss(n) for n in (12, 14, 16))
 # Maximum spread (standard deviation of a value's logarithm). Spreads >= 16 may overflow.
 _MOST_SPREAD = 10.0
@@ -173,14 +173,14 @@ class Network(Latency):
     def _expectation(self, of: Callable[[Array, Array, Array], Array], num_clients: int) -> Array:
         """Return E[of(spent, median, spread)], float [K].
 
-        ``spent`` is the sum of the two less variable parts, in seconds. ``of`` integrates over
-        the third part. Integrals are split at the kink where the latency reaches tau_min.
+        ``spent`` is the sum of the two less variable parts, in seconds. ``of`` returns the mean
+        over the third part. Integrals are split at the kink where the latency reaches tau_min.
         """
 
         def split(
             spent: Array, median: Array, spread: Array, rule: tuple[np.ndarray, np.ndarray]
         ) -> tuple[Array, Array]:
-            """Return (seconds including one more part, weights), [2 n] each."""
+            """Return (``spent`` plus the next part, quadrature weights), [2 n] each."""
             node, weight = (jnp.asarray(x, jnp.float32) for x in rule)
             kink = self._kink(spent, median, spread)
             below, above = (kink + _REACH) / 2, (_REACH - kink) / 2

@@ -67,7 +67,7 @@ class TwoGroups(NormalLatency):
     Attributes:
       fast_start, fast_span: range of the fast clients' means, which increase in equal steps from
         just above ``fast_start`` to ``fast_start + fast_span`` seconds.
-      slow_start, slow_span: the corresponding range for the slow clients' means.
+      slow_start, slow_span: range of the slow clients' means, defined in the same way.
     """
 
     name: ClassVar[str] = "two_groups"
@@ -351,7 +351,7 @@ class LinearContext(Latency):
 
         latency = max(tau_min, scale (c / mu + M / (B e_c)) (1 + spread U(-1, 1))).
 
-    The features are 1 / mu and M / B. Unlike the published setting, this model adds no constant to
+    The features are 1 / mu and M / B. Unlike in the published setting, no constant is added to the
     latencies of clients in the previous cohort, because latencies must not depend on the policy.
 
     Attributes:

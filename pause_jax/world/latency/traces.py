@@ -53,16 +53,16 @@ class Traces(Latency):
     no ids, the file's ids must be names, or the numbers 0, 1, ... without gaps. Measurements are
     ordered by the ``round`` or ``time`` column if present, otherwise by line. Clients may have
     different numbers of measurements, and clients beyond ``num_clients`` are ignored. An empty
-    ``seconds`` cell marks a drop-out, where the client does not answer. The server then waits for
-    the duration of the client's previous measurement, or of its first if none precedes it.
+    ``seconds`` cell marks a drop-out, in which the client does not answer. The server then waits
+    for the duration of the client's previous measurement, or of its first if none precedes it.
     Expectations are exact means over all measurements and waiting times. Use :meth:`of` for arrays.
 
     Attributes:
-      order: ``drawn`` draws a measurement uniformly and independently in each round. ``played``
-        replays the rounds of a file with a ``round`` column, starting with the first. A client that
-        has no line for a round repeats its previous measurement, or its first if none precedes it.
-        Without a ``round`` column, round t replays the client's t-th measurement. After the last
-        entry, the replay restarts (static). The genie knows the latencies of replayed rounds.
+      order: choice of measurements (static). ``drawn`` draws one uniformly and independently in
+        each round. ``played`` replays the rounds of a file with a ``round`` column, starting with
+        the first. A client without a line for a round repeats its previous measurement, or its
+        first if none precedes it. Without a ``round`` column, round t replays the client's t-th
+        measurement. The replay restarts after the last entry. The genie knows replayed latencies.
       path: file path, absolute or relative to the working directory (static).
       digest: SHA-256 of the measurements, recorded in results and filled in when a run starts. A
         file with a different digest is rejected (static).
@@ -189,7 +189,7 @@ class Traces(Latency):
         return self.min_latency * cut + rest
 
     def _cut(self, num_clients: int, sums: NDArray[np.float64]) -> tuple[Array, Array]:
-        """Return (share of entries < tau_min, sum over other entries / entry count), [K] each."""
+        """Return (share of entries < tau_min, sum over the others / entry count), [K] each."""
         table = self._measured
         seconds, first = jnp.asarray(table.seconds), jnp.asarray(table.first[:num_clients])
         size = jnp.asarray(table.size[:num_clients])
