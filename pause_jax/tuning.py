@@ -53,7 +53,7 @@ SAMPLERS = {
 }  # fmt: skip
 # Number of best trials that are rerun with fresh seeds, in addition to the initial config.
 FINALISTS = 3
-# Badness scale of incomplete trials, which exceeds the mean score of any complete trial.
+# Penalty of incomplete trials, larger than the mean score of any complete trial.
 _INCOMPLETE = 1e300
 
 Values = Mapping[str, Any]
@@ -344,7 +344,7 @@ def _run(
     *,
     warn: bool = False,
 ) -> tuple[Floats, Floats]:
-    """Run a sweep, and return scores and best test accuracies (default: 0), each [points, keys]."""
+    """Return scores and best test accuracies (0 if not recorded) of a sweep, each [points, keys]."""
     configs = [_config_at(config, values) for values in points]
     record = (*objective.record, *contract.RECORDED)
     with warnings.catch_warnings():

@@ -10,7 +10,7 @@ from typing import Any
 
 # Interval in seconds between signal checks, and between polls of futures without `wait` support.
 LOOK_EVERY = 0.2
-# Numbers of signals (such as SIGTERM) that were received but not yet raised by `check_stop`.
+# Signal numbers (such as SIGTERM) received but not yet raised by `check_stop`.
 noted: list[int] = []
 
 

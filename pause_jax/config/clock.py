@@ -75,8 +75,8 @@ class Asynchronous(Clock):
     Attributes:
       concurrency: C, maximum number of clients in flight (started, but not yet finished; static).
       buffer: B, number of answers that triggers a server step (static).
-      open_slots: O, number of free slots required before clients start, and number of clients
-        that the policy then chooses; None for ``num_selected`` (static).
+      open_slots: O, number of slots that must be free before clients start; None for
+        ``num_selected`` (static). The policy then chooses O clients.
       staleness: factor that reduces the weight of stale updates.
       max_staleness: maximum staleness of an averaged update, in server steps; None for no limit.
         Older updates are dropped.

@@ -168,7 +168,7 @@ def _small(
 
 
 def _large(small: SimConfig, policy: AnyPolicy) -> SimConfig:
-    """Enlarge a config to the PAUSE authors' large network (K = 300, m = 15, 500 rounds).
+    """Scale a config up to the PAUSE authors' large network (K = 300, m = 15, 500 rounds).
 
     PAUSE policies passed by name use zeta = 3 and, with annealing, 3,000 steps and ``cooling=30``.
     """

@@ -74,7 +74,7 @@ def train_locally(
     """Train one client and return its update h_k = local - global, optimiser state and losses.
 
     ``beside`` contains the step counts [n] of all clients in a batch, or is None if they are equal.
-    Each pass runs for the batch's largest step count, and extra steps of a client have no effect.
+    Each pass takes as many steps as its longest client. Extra steps of a client have no effect.
     """
     import optax
 

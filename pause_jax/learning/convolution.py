@@ -96,10 +96,10 @@ def _places(x: Array, height: int, width: int, strides: tuple[int, int]) -> list
 
 
 def _in_rows(x: Array, kernel: Array, stride: int) -> Array:
-    """Convolve with matrix products. On a CPU, rows hold several outputs if there are few channels.
+    """Convolve with matrix products. On a CPU with few channels, a row may hold several outputs.
 
-    With one output per row, patches of few channels are slow to build, and few features leave most
-    of a vector register empty. A wider patch with shifted copies of the kernel avoids both.
+    With one output per row, patches with few channels are slow to build. If there are few features,
+    vector registers are mostly empty. A wider patch with shifted copies of the kernel avoids both.
     """
     width, channels, features = kernel.shape[1:]
     columns = (x.shape[2] - width) // stride + 1

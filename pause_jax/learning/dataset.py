@@ -306,7 +306,7 @@ def _check_inputs(name: str, x: NDArray[Any], pixel_max: int) -> None:
     if pixel_max and x.dtype != np.uint8:
         raise ConfigError(
             f"{name} is {x.dtype}, and pixel_max = {pixel_max}: pixels must be uint8. Set "
-            "pixel_max = 0 to use features unscaled."
+            "pixel_max = 0 to leave features unscaled."
         )
     if pixel_max and x.max() > pixel_max:
         raise ConfigError(f"{name} has a pixel of {x.max()}: must be <= pixel_max = {pixel_max}.")

@@ -165,7 +165,7 @@ def check_outputs(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct, mode
 
 
 def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> None:
-    """Validate that loss and scores return one number per sample, regardless of other samples."""
+    """Check that loss and scores give one number per sample, which no other sample affects."""
     name = f"learning.task = {label(task)}"
     y = data.y_train
     if odd := [each for each in task.metrics if not each.isidentifier()]:

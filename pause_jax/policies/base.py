@@ -150,7 +150,7 @@ class PolicyConfig(Config):
       assumes: short description of the quantities that the policy assumes to be known.
       reference: source of the selection rule.
       alone: whether a sweep compiles the policy separately. Must be True for a policy that queries
-        clients, calls back into Python or stores full updates. Custom policies are always alone.
+        clients, calls back into Python or stores full updates. Custom policies always are.
       needs_rounds: reason why the policy cannot run with overlapping rounds; empty if it can. With
         overlapping rounds, ``round`` counts decisions, T counts server steps, and ``update`` may
         receive observations from earlier decisions.

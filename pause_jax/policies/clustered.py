@@ -99,7 +99,7 @@ class HicsFl(PolicyConfig):
     assumes: ClassVar[str] = "the model's output layer"
     reference: ClassVar[str] = "Chen and Vikalo 2024"
     alone: ClassVar[bool] = True
-    needs_rounds: ClassVar[str] = "anneals over the number of rounds"
+    needs_rounds: ClassVar[str] = "anneals over a fixed number of rounds"
 
     clusters: int | None = static(default=None, at_least=1, optional=True, kind=int)
     temperature: float = number(default=0.001, above=0)

@@ -134,7 +134,7 @@ class RbcsF(PolicyConfig):
     The latencies are taubar_k = max(c^T theta_k - a sqrt(c^T H_k^-1 c), 0), where theta_k = H_k^-1
     b_k is the ridge regression estimate from the client's contexts c. After each selection, Z_k <-
     max(Z_k + beta - x_k, 0), where x_k is 1 if client k was chosen and 0 otherwise. Exact search
-    solves this problem, which has the form of Eq. (14) of PAUSE with index -V taubar and weight Z.
+    minimises V max taubar - sum Z, which has the form of Eq. (14) of PAUSE.
 
     Attributes:
       latency_weight: V, weight of the latency, in queue units per second.

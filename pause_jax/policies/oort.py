@@ -50,7 +50,7 @@ class Oort(PolicyConfig):
       penalty: a, exponent of the penalty on slow clients.
       threshold: initial latency percentile (at 100, no client is penalised).
       cutoff: minimum score of the n exploited clients, as a fraction of the n-th best score.
-        Clients that reach the cutoff are drawn with probabilities proportional to their scores.
+        Clients that reach this minimum are drawn with probabilities proportional to their scores.
       pacer_step: W, number of rounds between pacer adjustments.
       pacer_delta: change in the percentile per adjustment.
       window: size of the pool of best new clients, as a multiple of the number drawn from it.

@@ -147,7 +147,7 @@ def program_spec(
     longest: int | None = None,
     num_runs: int = 1,
 ) -> ProgramSpec:
-    """Choose the program for ``num_runs`` runs, with room ``longest`` if no standard room fits."""
+    """Choose a program for ``num_runs`` runs, with room ``longest`` if no standard room applies."""
     any_length = all_ours(config, quantities)
     room = next(n for n in ROOMS if CALLS * n >= config.num_rounds)
     heavy = recorded_bytes(quantities, config.replace(num_rounds=room)) > MOST_ROOM

@@ -73,7 +73,7 @@ def sweep(
       data: data set that replaces the data set of every config.
       record: quantities to record, as in :func:`simulate`.
       memory_limit: maximum estimated memory of runs per device, in GiB. Ignored with ``max_batch``.
-      max_batch: maximum number of concurrent runs (default: what fits in ``memory_limit``), rounded
+      max_batch: maximum number of concurrent runs (default: at most what fits in memory), rounded
         up to a multiple of the number of devices (or of threads on a single CPU device).
       devices: devices to run on (default: all devices).
       client_batch: maximum number of clients that a run trains in parallel (see :func:`simulate`).

@@ -88,7 +88,7 @@ def verify(
 ) -> pd.DataFrame:
     """Replay randomly chosen board runs, and compare them with the stored scores.
 
-    Scores have four significant digits. The processor or batch size may change the last digit.
+    Other processors and batch sizes round differently, so scores can differ slightly.
 
     Args:
       number: number of runs to replay.

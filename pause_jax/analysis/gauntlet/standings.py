@@ -31,9 +31,9 @@ def standings(scores: xr.Dataset, policy: str, against: str = YARDSTICK) -> pd.D
 
     Returns:
       One row per fleet. For each time, the columns are the mean accuracy in %, the policy's rank (1
-      is best) and the number of ranked policies. Next are the median lead over ``against`` in
-      points, its interval's endpoints, and a mark (``*`` if the interval excludes 0). The last
-      columns are the means of the other metrics.
+      is best) and the number of ranked policies. The next columns are the median lead over
+      ``against`` in points, the endpoints of its interval, and ``*`` if the interval excludes 0.
+      The last columns are the means of the other metrics.
 
     Raises:
       ConfigError: if the data set does not contain ``policy`` or ``against``.

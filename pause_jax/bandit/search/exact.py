@@ -202,7 +202,7 @@ def best_prefix(index: Array, weight: Array, num_selected: int) -> Array:
     The m sorted weights are summed in a fixed order, so equal weights have bitwise equal sums.
 
     ``index`` must be descending. Both arrays are -inf for unavailable clients. Ties are broken by
-    the larger weight sum, then the shorter prefix. With fewer than m clients, the result is m - 1.
+    the larger weight sum, then the shorter prefix. If fewer than m are available, return m - 1.
     """
     last = num_selected - 1
     top = lax.top_k(weight[:num_selected], num_selected)[0]

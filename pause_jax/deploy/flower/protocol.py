@@ -22,9 +22,9 @@ PARTICIPATION = "pause-participation"  # 1-based number of the release in the cl
 TOOK = "pause-seconds"  # latency measured by the client's clock
 OURS = (EPSILON, PARTICIPATION, TOOK)
 
-# Error code of a client whose budget is spent. Flower uses codes up to 8.
+# Error code for a spent budget. Flower uses codes up to 8.
 SPENT = 4801
-# Error code of a client whose ledger already has a release for this round.
+# Error code if the client's ledger already has a release for this round.
 REPEATED = 4802
 # Errors after which a client is known to have released nothing: budget spent, app not loadable,
 # exception in the app, mod precondition failed, invalid bundle, app crashed.

@@ -34,7 +34,7 @@ class Plan(NamedTuple):
 
     @property
     def slots(self) -> int:
-        """Number of slots S, for C clients in flight and for answers of replaced clients."""
+        """Number of slots S, enough for C clients in flight and answers from replaced clients."""
         return self.concurrency + self.asked * (self.groups - 1)
 
     @property

@@ -32,7 +32,7 @@ _AMOUNTS = ("samples", "download_bytes", "upload_bytes")
 _LEAST, _MIDDLE, _MOST = (np.polynomial.legendre.leggauss(n) for n in (12, 14, 16))
 # Maximum spread (standard deviation of a value's logarithm). Spreads >= 16 may overflow.
 _MOST_SPREAD = 10.0
-# Integrals over log-normal values are cut at this number of standard deviations (tail mass 6e-7).
+# Number of standard deviations at which log-normal integrals are truncated (tail mass 6e-7).
 _REACH = 5.0
 # Number of clients per batch in the quadrature, which has 24 x 28 x 16 nodes per client.
 _TOGETHER = 128
