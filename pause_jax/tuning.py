@@ -344,7 +344,7 @@ def _run(
     *,
     warn: bool = False,
 ) -> tuple[Floats, Floats]:
-    """Return scores and best test accuracies (0 if not recorded) of a sweep, each [points, keys]."""
+    """Return scores and best test accuracies (0 if unrecorded) of a sweep, each [points, keys]."""
     configs = [_config_at(config, values) for values in points]
     record = (*objective.record, *contract.RECORDED)
     with warnings.catch_warnings():
