@@ -55,11 +55,11 @@ STUDY_INTRO = f"""## A whole study
 
 pause_jax runs {len(POLICIES)} policies on {SEEDS} seeds of `mnist_small` for \
 {WORKLOADS[WORKLOAD].rounds} rounds, and draws the accuracy curves. The
-time covers a whole process without a compilation cache, with latencies, privacy noise and
+time is for an entire process without a compilation cache, and includes latencies, privacy noise and
 evaluations. The peers have no policies. They train {RUNS} runs of W6 without latencies, noise,
 evaluations and figure. Their first run (from the start of the process) and their later runs are
-measured, and {RUNS} runs in one process are extrapolated. The last column is {RUNS} times the first
-run, for a script that runs once per seed.
+measured, and {RUNS} runs in one process are extrapolated. The last column multiplies the first
+run's time by {RUNS}, the cost of a script that runs once per seed.
 """
 
 

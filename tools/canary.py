@@ -24,8 +24,8 @@ TESTS = {
 }
 HEADING = "## The newest packages"
 INTRODUCTION = """
-`make canary` runs the quick tests, and the tests of programs that some versions of XLA compile
-incorrectly, with the newest packages.
+`make canary` tests the newest packages. It runs the quick tests, and regression tests of programs
+that some versions of XLA compile incorrectly.
 """
 
 

@@ -103,8 +103,8 @@ resume an interrupted experiment, run the same command again. Unless noted other
 One rule (`experiments/common/claims.py`) determines all verdicts. Each figure's program lists the
 claims about the figure, with bounds and targets that do not depend on the runs. All intervals for a
 figure hold jointly with 95 % confidence (Bonferroni correction over the claims). We wrote the rule
-after most of the runs. When we chose bounds that the papers do not state, we therefore knew the
-results of these runs.
+after most of the runs. We therefore already knew their results when we chose bounds that
+the papers do not state.
 
 - **confirmed**: every value in the interval satisfies the claim. **refuted**: no value in the
   interval satisfies the claim.
@@ -112,7 +112,7 @@ results of these runs.
   value. A claim is also open if its verdict would hold only for nearly normal differences.
   Student's t-intervals are too narrow for skewed differences. A verdict on a mean must therefore
   also hold at the critical value for lognormal differences.
-- **not decidable here**: the interval contains a bound, although at least three seeds ran. With the
+- **not decidable here**: the interval contains a bound, even with three or more seeds. With the
   measured mean and spread, 80 % power would require more than 20 seeds. The evidence states the
   required number of seeds. We fix the number of additional seeds in advance, regardless of the
   interval.

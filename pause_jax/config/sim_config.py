@@ -56,7 +56,7 @@ class SimConfig(Config):
         next round's weighted average. Client state (``keep_optimizer_state``) is saved only if the
         client's update reaches the server, on time or late (static).
       privacy: mechanism that releases updates, with its budget schedule.
-      when_spent: handling of clients with a spent budget, which release nothing. With ``exclude``,
+      when_spent: rule for clients with a spent budget. They release nothing. With ``exclude``,
         clients with a spent budget cannot be chosen. With ``drop``, a chosen client with a spent
         budget takes its usual time but sends neither an update nor a loss, and the server averages
         the updates of the other clients (static).

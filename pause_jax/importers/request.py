@@ -69,7 +69,7 @@ class Request(NamedTuple):
         return np.sort(np.random.default_rng(self.seed).choice(known, number, replace=False))
 
     def kept(self, users: Collection[str]) -> set[str]:
-        """Return the users with the smallest seeded hashes, at most ``clients`` of them.
+        """Return up to ``clients`` users, choosing those with the smallest seeded hashes.
 
         Selecting users after each file gives the same result as selecting once at the end.
 

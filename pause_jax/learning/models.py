@@ -136,8 +136,8 @@ class Cnn3(Model):
     Attributes:
       norm: ``group``, ``batch`` or ``none``. ``group`` uses group norm after convolutions and layer
         norm after dense layers. Updates of both go through the privacy mechanism. ``batch``
-        uses batch norm, as in the authors' runs. Updates of its 896 weights and its running
-        statistics are sent without clipping or noise. ``Result.unnoised`` lists these leaves.
+        uses batch norm, as in the authors' runs. Its running statistics and the updates to its 896
+        weights are sent without clipping or noise. ``Result.unnoised`` lists these leaves.
       convolution: ``products`` (matrix products), ``xla`` (XLA's convolution), ``direct`` (XLA's
         convolution, in a loop over clients) or ``auto``, which selects one of the three based on
         the device and the shapes. All choices give the same results up to rounding.

@@ -90,7 +90,7 @@ def greedy(
     num_selected: int,
     deadline: Array | float,
 ) -> Bool[Array, " d"]:
-    """Return the mask of the usable candidates that Algorithm 3 of FedCS accepts, at most m.
+    """Return a mask of the (at most m) usable candidates that Algorithm 3 of FedCS accepts.
 
     Clients compute in parallel from the start and upload one after another. If the accepted clients
     finish after Theta seconds, a candidate adds ``upload`` + max(0, ``compute`` - Theta) seconds.

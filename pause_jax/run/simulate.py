@@ -57,7 +57,7 @@ def simulate(
       devices: devices over which the local training of a large cohort is distributed (default:
         JAX's default device). ``sweep`` distributes whole runs instead.
       client_batch: maximum number of clients that train in parallel on a device (1: one at a time).
-        The default depends on the memory per client. The value affects results only by rounding.
+        The default depends on the memory per client. The value affects only rounding errors.
 
     Returns:
       Result with the recorded quantities and the final model.

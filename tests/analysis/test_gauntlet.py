@@ -220,7 +220,7 @@ def test_command_writes_tables_and_a_copy_of_random_is_level(tmp_path):
     done = run("mine.py:Mine", "--only", "tails")
     assert done.returncode == 0, done.stderr
     conclusion = "random_of_mine is ahead of random on 0 of 1 fleets and behind on 0 of 1 fleets."
-    assert f"At the late time, {conclusion}" in " ".join(done.stdout.split())
+    assert f"Late in the runs, {conclusion}" in " ".join(done.stdout.split())
     folder = tmp_path / "results" / "gauntlet-random_of_mine"
     names = {"heatmap.pdf", "scores.nc", "standings.csv", "standings.md", "standings.tex"}
     assert {path.name for path in folder.iterdir()} == names

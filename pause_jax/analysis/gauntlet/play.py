@@ -16,9 +16,9 @@ from pause_jax.sweeps.execute import sweep
 
 # Metrics of a run. Accuracies are in %, and times are in simulated seconds.
 READINGS = {
-    "early": "accuracy at the early time",
-    "late": "accuracy at the late time",
-    "worst_tenth": "mean accuracy for the worst tenth of the clients at the late time",
+    "early": "accuracy early in the run",
+    "late": "accuracy late in the run",
+    "worst_tenth": "mean accuracy for the worst tenth of the clients, late in the run",
     "seconds_to_target": "seconds until the target accuracy; NaN if not reached by the late time",
     "spent": "largest budget spent by any client",
 }

@@ -113,8 +113,8 @@ def conclusion(table: pd.DataFrame, policy: str, against: str = YARDSTICK) -> st
         ran = table[table[time].notna()]
         ahead, behind = ran.index[ran[f"{time}_low"] > 0], ran.index[ran[f"{time}_high"] < 0]
         sentences.append(
-            f"At the {time} time, {policy} is ahead of {against} on {_named(ahead, len(ran))} and "
-            f"behind on {_named(behind, len(ran))}."
+            f"{time.capitalize()} in the runs, {policy} is ahead of {against} on "
+            f"{_named(ahead, len(ran))} and behind on {_named(behind, len(ran))}."
         )
     return " ".join(sentences)
 
