@@ -224,16 +224,16 @@ def test_round_without_answers_keeps_the_model(tmp_path):
 
 def test_grid_times_each_reply_and_stops_at_the_timeout(tmp_path):
     app = client_app(NO_DELAY, f"{tmp_path}/{{partition-id}}")
-    timed = TimedGrid(LocalGrid(app, nodes(0, 1, 2), {0: 0.05, 1: 0.4, 2: 5.0}), 0.005)
+    timed = TimedGrid(LocalGrid(app, nodes(0, 1, 2), {0: 0.05, 1: 1.5, 2: 5.0}), 0.005)
     content = RecordDict({"arrays": model()})
     start = time.monotonic()
     messages = [Message(content, node, "train") for node in (100, 101, 102, 999)]
-    replies = list(timed.send_and_receive(messages, timeout=1.0))
-    assert 1.0 <= time.monotonic() - start < 2.0
+    replies = list(timed.send_and_receive(messages, timeout=3.0))
+    assert 3.0 <= time.monotonic() - start < 5.0
     by_node = {timed.nodes[message]: seconds for message, seconds in timed.seconds.items()}
     assert set(by_node) == {100, 101}
-    assert 0.05 < by_node[100] < by_node[101] - 0.2
-    assert 0.4 < by_node[101] < 0.9
+    assert 0.05 < by_node[100] < by_node[101] - 0.5
+    assert 1.5 < by_node[101] < 3.0
     assert {reply.metadata.src_node_id for reply in replies} == {100, 101}
     assert list(timed.send_and_receive([], timeout=9.0)) == []
     with pytest.raises(ConfigError, match="poll_seconds = 0: must be > 0"):
