@@ -77,9 +77,9 @@ def test_better_policy_is_marked_and_ranked_first_and_a_copy_is_level():
     lead = own - found.late.sel(policy="random", fleet="slow").values
     assert better.loc["slow", "late_lead"] == np.median(lead)
     assert standings.conclusion(better, "better") == " ".join(
-        f"At the {time} time, better is ahead of random on 2 of 2 fleets (quick and slow) and "
+        f"{time} in the runs, better is ahead of random on 2 of 2 fleets (quick and slow) and "
         "behind on 0 of 2 fleets."
-        for time in standings.TIMES
+        for time in ("Early", "Late")
     )
 
 
