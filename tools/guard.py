@@ -3,13 +3,14 @@
     python -m tools.guard            exit with 1 if a value is worse than the stored one
     python -m tools.guard --write    store the current values in tools/guard.json
 
-Times are divided by the times of plain JAX programs, measured in turns in the same process. These
-ratios differ between processors, so store the values of the parent commit on the same machine
-first. Even on an idle machine, a ratio sometimes exceeds its limit by chance: repeat the run.
+Tracing is measured by its number of function calls, which hardly varies between runs. Round times
+are divided by the times of a plain JAX program, measured in turns in the same process. These ratios
+differ between processors, so store the values of the parent commit on the same machine first.
 """
 
 from __future__ import annotations
 
+import cProfile
 import functools
 import json
 import time
@@ -30,9 +31,8 @@ from tests.support.compilations import Compilations
 
 STORED = Path(__file__).with_name("guard.json")
 # Values above this multiple of the stored value are worse. Counts of programs must not grow.
-LIMITS = {"programs": 1.0, "kernels": 1.1, "tracing": 1.15, "rounds": 1.15}
+LIMITS = {"programs": 1.0, "kernels": 1.1, "calls": 1.1, "rounds": 1.15}
 TURNS = 40
-TRACINGS = 6
 Values = dict[str, dict[str, float]]
 
 
@@ -61,18 +61,6 @@ def plain() -> Callable[[], object]:
     return lambda: jax.block_until_ready(program(x))
 
 
-def plain_lowering() -> None:
-    """Trace and lower a plain JAX program of 900 operations without JAX's caches."""
-
-    def program(x: jax.Array) -> jax.Array:
-        for i in range(300):
-            x = jnp.sin(x) + i * x
-        return x
-
-    jax.clear_caches()
-    jax.jit(program).lower(jnp.ones(3))
-
-
 def seconds(call: Callable[[], object]) -> float:
     """Return the duration of a call."""
     start = time.perf_counter()
@@ -80,17 +68,19 @@ def seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def in_turns(call: Callable[[], object], yardstick: Callable[[], object], turns: int) -> float:
+def in_turns(call: Callable[[], object], yardstick: Callable[[], object]) -> float:
     """Return the ratio of the shortest times of two calls, measured alternately."""
-    pairs = [(seconds(call), seconds(yardstick)) for _ in range(turns)]
+    pairs = [(seconds(call), seconds(yardstick)) for _ in range(TURNS)]
     ours, theirs = (min(column) for column in zip(*pairs, strict=True))
     return ours / theirs
 
 
-def lowering(config: SimConfig) -> None:
-    """Trace and lower a config's programs without JAX's caches."""
+def calls(config: SimConfig) -> int:
+    """Return the number of function calls that trace and lower a config's programs, uncached."""
     jax.clear_caches()
-    steps(config)
+    profile = cProfile.Profile()
+    profile.runcall(steps, config)
+    return sum(entry.callcount for entry in profile.getstats())
 
 
 def measure() -> Values:
@@ -102,14 +92,12 @@ def measure() -> Values:
         meter = Compilations()
         simulate(config, key)
         programs = meter.programs
-        rounds = in_turns(functools.partial(simulate, config, key), yardstick, TURNS)
+        rounds = in_turns(functools.partial(simulate, config, key), yardstick)
         values = {"programs": float(programs), "rounds": rounds}
         if config.learning is not None:
             advance = steps(config)["advance"]
             values["kernels"] = float(census(advance).kernels)
-            values["tracing"] = in_turns(
-                functools.partial(lowering, config), plain_lowering, TRACINGS
-            )
+            values["calls"] = float(calls(config))
         found[name] = values
         typer.echo(f"{name}: {values}")
     return found
