@@ -14,19 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pause_jax.bandit.protocol import Observation, Selection
+from pause_jax.bandit.protocol import Selection
 from pause_jax.base.struct import Config
 from pause_jax.config import SimConfig, config_file
 from pause_jax.learning import Digits, Learner, LearnerState, Learning, Linear
-from pause_jax.policies import (
-    Answer,
-    Context,
-    Policy,
-    PolicyConfig,
-    Random,
-    policy_of,
-    readings,
-)
+from pause_jax.policies import Context, Policy, PolicyConfig, Random, policy_of, readings
+from pause_jax.policies.dry_round import dry_round
 from pause_jax.privacy import Budget, Mechanism
 from pause_jax.rng import keys
 from pause_jax.run.preflight import prepare
@@ -150,31 +143,11 @@ def check_pure(config: PolicyConfig, context: Context) -> None:
 def _trace(policy: Policy, context: Context) -> str:
     """Return the lowered program of a policy's first round as text, including its constants."""
 
-    def play(key: Array, round: Array, available: Array, answer: Array, observation: Any) -> Any:
-        state = policy.init()
-        seconds = None
-        if policy.query is not None:
-            clients, asked = policy.query.ask(key, state, round, available)
-            loss = jnp.full(clients.shape, answer)
-            features = jnp.full((*clients.shape, context.num_features), answer)
-            state = policy.query.receive(state, clients, asked, Answer(loss, features, asked))
-            seconds = policy.query.seconds(jnp.full(context.num_clients, answer))
-        selection, info = policy.select(key, state, round, available)
-        return policy.update(state, selection, observation), selection, info, seconds
+    def play(key: Array, round: Array, available: Array, value: Array) -> Any:
+        return dry_round(policy, context, key, policy.init(), round, available, value)
 
-    ones = jnp.ones(context.num_selected)
-    observation = Observation(
-        latency=ones,
-        loss=ones,
-        square_loss=ones,
-        update=jnp.ones((context.num_selected, context.update_size)),
-        received=ones > 0,
-        available=jnp.ones(context.num_clients, bool),
-        late=ones < 0,
-        clock=1.0,
-    )
-    arguments = jnp.int32(1), observation.available, jnp.float32(1), observation
-    play_once = jax.jit(play).lower(jax.random.key(0), *arguments)
+    available = jnp.ones(context.num_clients, bool)
+    play_once = jax.jit(play).lower(jax.random.key(0), jnp.int32(1), available, jnp.float32(1))
     return play_once.as_text()
 
 

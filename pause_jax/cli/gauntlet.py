@@ -98,6 +98,7 @@ def gauntlet(
     Console().print(make_table([word(x) for x in ("fleet", *text.columns)], rows))
     typer.echo(standings.conclusion(table, label))
     typer.echo(f"Clients send without noise: {', '.join(chosen.releases) or 'nothing'}.")
+    typer.echo(board.server_time(chosen, scores, track, data_dir))
     typer.echo(f"Written to {folder}/")
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 import xarray as xr
 
 from pause_jax.analysis.gauntlet.fleets import VERSION, YARDSTICK, Fleet, fleets
-from pause_jax.analysis.gauntlet.play import play
+from pause_jax.analysis.gauntlet.play import play, server_seconds
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
 from pause_jax.base.versions import version
@@ -75,6 +75,19 @@ def gauntlet(
     new = new.assign_coords(settings=("policy", [repr(policy)]))
     scores = xr.concat([kept, new], "policy", join="outer").reindex(fleet=list(found))
     return scores.assign_attrs(pause_jax=version("pause_jax"))
+
+
+def server_time(policy: PolicyConfig, scores: xr.Dataset, track: str, data_dir: str | None) -> str:
+    """Measure a policy's server time on the largest fleet on which it ran, next to the yardstick.
+
+    ``scores`` is the data set that :func:`gauntlet` returned for the policy. The time depends on
+    the machine, so the board does not store it.
+    """
+    found = fleets(track, data_dir)
+    ran = scores.fleet[scores.late.isel(policy=-1).notnull().all("seed").values]
+    name = max(map(str, ran.values), key=lambda fleet: found[fleet].config.num_clients)
+    own, usual = (1e3 * server_seconds(found[name], each) for each in (policy, named(YARDSTICK)))
+    return f"Server time per round on {name}: {own:.2g} ms ({usual:.2g} ms with {YARDSTICK})."
 
 
 def verify(

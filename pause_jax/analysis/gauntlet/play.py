@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import timeit
 from collections.abc import Mapping
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import xarray as xr
+from jax import Array
 
 from pause_jax.analysis import metrics
 from pause_jax.analysis.gauntlet.fleets import SEEDS, TARGET, Fleet
+from pause_jax.bandit.protocol import Selection
 from pause_jax.policies import PolicyConfig
+from pause_jax.policies.dry_round import dry_round
+from pause_jax.rng import keys
 from pause_jax.run import contract
+from pause_jax.run.preflight import prepare
+from pause_jax.run.setup import learner_of, setup_of
 from pause_jax.sweeps.execute import sweep
 
 # Metrics of a run. Accuracies are in %, and times are in simulated seconds.
@@ -44,14 +53,14 @@ def play(
     are drawn with the seed ``root``. The board uses root 0.
     """
     early, late = fleet.seconds
-    keys = jax.random.split(jax.random.key(root), SEEDS)[seeds]
+    worlds = jax.random.split(jax.random.key(root), SEEDS)[seeds]
     configs = {
         name: fleet.config.replace(policy=policy, max_seconds=late).override(
             (settings or {}).get(name, {})
         )
         for name, policy in policies.items()
     }
-    result = sweep(configs, keys, data=fleet.data, record=RECORD, progress=progress)
+    result = sweep(configs, worlds, data=fleet.data, record=RECORD, progress=progress)
     by_late = result.eval_clock <= late
     at_clients = _at(result, late, "client_accuracy")
     found = {
@@ -68,6 +77,27 @@ def play(
         for name, values in found.items()
     }
     return xr.Dataset(readings, {"policy": list(policies), "seed": np.arange(SEEDS)[seeds]})
+
+
+def server_seconds(fleet: Fleet, policy: PolicyConfig, rounds: int = 100) -> float:
+    """Measure the server's time for a policy's choice and update, in seconds per round.
+
+    The compiled rounds have no clients. The shortest of five measurements is returned. It does not
+    include evaluations on the server's validation samples.
+    """
+    config, data = prepare(fleet.config.replace(policy=policy), fleet.data)
+    learner = learner_of(config, data)
+    streams = keys.streams(jax.random.key(0))
+    setup = setup_of(config, learner, learner.init(streams), streams.world)
+    everyone, one = jnp.ones(config.num_clients, bool), jnp.float32(1)
+
+    def play_one(state: Any, round: Array) -> tuple[Any, Selection]:
+        key = jax.random.fold_in(streams.policy, round)
+        return dry_round(setup.policy, setup.context, key, state, round, everyone, one)[:2]
+
+    program = jax.jit(lambda state: jax.lax.scan(play_one, state, jnp.arange(1, rounds + 1)))
+    state = jax.block_until_ready(program(setup.policy.init()))[0]
+    return min(timeit.repeat(lambda: jax.block_until_ready(program(state)), number=1)) / rounds
 
 
 def _at(result: xr.Dataset, seconds: float, name: str) -> xr.DataArray:
