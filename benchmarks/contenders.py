@@ -54,7 +54,7 @@ CONTENDERS = {
     "BlazeFL": Contender(
         "blazefl_driver",
         "blazefl",
-        note="runs its threads under the GIL. Version 3, without the GIL, needs Python 3.14",
+        note="runs its threads under the GIL. Version 3 runs without the GIL but needs Python 3.14",
     ),
     "FedJAX": Contender("fedjax_driver", "fedjax", compiles=True),
 }

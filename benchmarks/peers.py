@@ -22,26 +22,26 @@ _Started: TypeAlias = tuple[pathlib.Path, Contender]
 
 INTRO = """# Benchmarks
 
-`make bench` writes this page. Do not edit it. The programs in a table ran in one session and took
-turns, each in a separate environment, while the others were stopped. Times are medians over the
-turns, and ratios are medians of the ratios in each turn. In a round, the next clients in cyclic
-order train the global model (float32, a fresh optimiser, one pass over the client's samples, or
-five in W5). The server averages their updates. There is no privacy noise and no evaluation. The
-share of the matrix-product rate assumes that a gradient costs three forward passes. For pause_jax,
-the time covers the whole call to `simulate`.
+`make bench` writes this page. Do not edit it. The programs in a table took turns in one session, in
+separate processes. Only one program ran at a time. Times are medians over the turns, and ratios are
+medians of the per-turn ratios. In a round, the next clients in cyclic order train the global model
+in float32 with a fresh optimiser. Each client makes one pass over its samples (five in W5). The
+server averages the clients' updates. There is no privacy noise and no evaluation. To compute the
+share of the matrix-product rate, we count a gradient as three forward passes. For pause_jax, the
+time covers the whole call to `simulate`.
 
-"start" is the wall-clock time of imports, data, compilation and the first run. Times per round
-exclude it. Two columns split the startup CPU time, summed over all threads. "compiling" is the
-first run minus the median of the later runs, which leaves tracing, compilation and other one-time
-work. The rest is imports, data and one run. torch.func compiles nothing, but is measured in the
-same way. In the other rows, a dash means that the program compiles nothing, or that its CPU time
-was not measured (Flower).
+"start" is the wall-clock time of imports, data loading, compilation and the first run. Times per
+round exclude it. Two columns split the startup CPU time, summed over all threads. "compiling" is
+the CPU time of the first run minus the median CPU time of the later runs. This difference consists
+of tracing, compilation and other one-time work. "rest of start" is the CPU time of imports, data
+loading and one run. torch.func compiles nothing, but is measured in the same way. In other rows, a
+dash means that the program compiles nothing, or that its CPU time was not measured (Flower).
 """
 SAME_INTRO = """## The same computation
 
 Every program trains one round from the same weights. All samples of a client are identical, so
-their order does not matter. W4 instead takes one SGD step on all samples of a client, because
-identical samples have no variance for batch norm.
+their order does not matter. In W4, each client instead takes one SGD step on all its samples,
+because batch norm requires samples that differ.
 """
 
 

@@ -54,12 +54,12 @@ REPORTED = ("W1", "W2", "W3", "W4", "W5", "W6")
 STUDY_INTRO = f"""## A whole study
 
 pause_jax runs {len(POLICIES)} policies on {SEEDS} seeds of `mnist_small` for \
-{WORKLOADS[WORKLOAD].rounds} rounds, and draws the accuracy curves. The
-time is for an entire process without a compilation cache, and includes latencies, privacy noise and
-evaluations. The peers have no policies. They train {RUNS} runs of W6 without latencies, noise,
-evaluations and figure. Their first run (from the start of the process) and their later runs are
-measured, and {RUNS} runs in one process are extrapolated. The last column multiplies the first
-run's time by {RUNS}, the cost of a script that runs once per seed.
+{WORKLOADS[WORKLOAD].rounds} rounds, and draws the accuracy curves.
+We time the entire process without a compilation cache, including simulated latencies, privacy noise
+and evaluations. For the other programs, which have no selection policies, we time the first run of
+W6 (from the start of the process) and later runs, without latencies, noise, evaluations or a
+figure. From these times, we extrapolate the time of {RUNS} runs in one process. "{RUNS} processes"
+is {RUNS} times the first run's time, the cost of a script that starts a process for each run.
 """
 
 
@@ -135,7 +135,7 @@ def same_result(workload: str, moved: float, differences: Mapping[str, float | s
         [name, f"{found:.1e} {_ok(found <= SAME)}" if isinstance(found, float) else found]
         for name, found in differences.items()
     ]
-    title = f"### {workload}: the same model (largest move of a weight: {moved:.1e})"
+    title = f"### {workload}: the same model (largest change of a weight: {moved:.1e})"
     return "\n".join([title, "", *table(head, rows)])
 
 
@@ -222,7 +222,7 @@ def machine(versions: Mapping[str, str], repeat: int, load: float) -> str:
         trial += " Other programs were running, so the numbers are unreliable."
     return (
         f"{cpu}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}. "
-        f"Load average at the start: {load:.1f}. {repeat} turns.{trial}\n\n"
+        f"The load average before the first of {repeat} turns was {load:.1f}.{trial}\n\n"
         + ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
         + "."
     )

@@ -2,7 +2,7 @@
 
 Sphinx reads pages in place (docs/, notebooks/, experiments/), so relative links work on the site
 and in a checkout. ``tools/site_pages.py`` first generates the pages that come from the code (the
-reference, the gallery, the program's help). The build needs no network.
+reference, the gallery, the program's help). The build works offline.
 """
 
 import sys

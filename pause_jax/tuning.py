@@ -53,7 +53,7 @@ SAMPLERS = {
 }  # fmt: skip
 # Number of best trials that are rerun with fresh seeds, in addition to the initial config.
 FINALISTS = 3
-# Penalty of incomplete trials, larger than the mean score of any complete trial.
+# Penalty for incomplete trials, larger than the mean score of any complete trial.
 _INCOMPLETE = 1e300
 
 Values = Mapping[str, Any]
@@ -130,7 +130,7 @@ def tune(
       sampler: name in ``SAMPLERS`` (default: a multivariate ``TPESampler``).
       storage: file or database URL of Optuna's storage (default: in memory). A search with the same
         config, data, axes, objective, seeds and key resumes from the storage. A finished search
-        is not rerun. Processes that share a storage run different generations.
+        is not rerun. Processes that share a search run different generations.
       data: data set, as in ``sweep``.
       progress: whether to show a progress bar for each generation.
 
@@ -310,8 +310,8 @@ def _storage(text: str) -> Any:
 def _sampler(name: str | None, entropy: list[int], startup: int) -> optuna.samplers.BaseSampler:
     """Return a sampler that is reseeded for each trial, using the trial number.
 
-    Trial numbers are unique in a storage. Processes that share a storage therefore make different
-    proposals, and a resumed search makes the same proposals as an uninterrupted search.
+    Trial numbers are unique within an Optuna study. Processes that share a study therefore make
+    different proposals, and a resumed search makes the same proposals as an uninterrupted search.
     """
     if name is not None and name not in SAMPLERS:
         raise ConfigError(f"--sampler {name}: must be one of {', '.join(SAMPLERS)}.")

@@ -160,8 +160,8 @@ HEAD = """# Compatibility
 Each row is a test of this version's wheel in an empty virtual environment. The test runs `pause-jax
 --version`, 200 rounds without learning, and 20 rounds of `digits_small` with the default network
 and with a Flax `nnx` module. `make release-check` runs the tests and writes this page. **newest**
-rows use the versions that `pip install` chooses. **oldest** rows use the minimum versions in
-`pyproject.toml`, or the first versions with wheels for a newer Python.
+rows use the versions that `pip install` chooses. **oldest** rows use each package's minimum version
+in `pyproject.toml`, or the first later version with a wheel for the row's Python.
 
 """
 
@@ -204,9 +204,9 @@ def page(tasks: list[tuple[str, Path, str]], found: list[dict[str, Any]]) -> str
     alike = "the same clients in all" if same else "different clients in some"
     return (
         HEAD + "\n".join(lines) + "\n\n"
-        "accuracy: in %, after 20 rounds with the network and with the module. With the same key, "
-        f"`pause` and\n`pause_thompson` chose {alike} of these environments.\n\n"
-        f"{platform.system()}, {platform.machine()}, CPU.\n"
+        "accuracy: test accuracy in % after 20 rounds, with the default network and with the `nnx` "
+        f"module.\nWith the same key, `pause` and `pause_thompson` chose {alike} of these "
+        f"environments.\n\n{platform.system()}, {platform.machine()}, CPU.\n"
     )
 
 

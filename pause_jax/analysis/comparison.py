@@ -40,7 +40,7 @@ class Difference(NamedTuple):
     Attributes:
       mean: mean paired difference, in the values' unit, or NaN if there are no pairs.
       low, high: endpoints of the confidence interval, or NaN if there are fewer than two pairs.
-      needed: number of seeds that would probably make the difference significant
+      needed: estimated number of seeds required for a significant difference
         (:func:`seeds_needed`), or NaN if there are fewer than two pairs.
       pairs: number of seeds in which both configs have a value.
       seeds: total number of seeds.
@@ -83,7 +83,7 @@ def compare(result: xr.Dataset, target: float, against: str | None = None) -> Co
         epsilon covers everything clients send except data sizes, or all configs if none qualify.
 
     Returns:
-      The comparison, in which runs that broke a contract (``run.contract``) have no values.
+      The comparison. Values are missing for runs that broke a contract (``run.contract``).
 
     Raises:
       ConfigError: if the target is not in (0, 1], or the result has no config named ``against``.
@@ -133,7 +133,7 @@ def differences(
         it performed best, pass the number of config pairs.
 
     Returns:
-      Differences of all configs except ``against``, keyed by config, in the order of ``values``.
+      Differences from ``against``, keyed by the other configs' names, in the order of ``values``.
 
     Raises:
       ConfigError: if ``values`` has no config named ``against``.
@@ -162,7 +162,7 @@ def differences(
 
 
 def seeds_needed(distance: float, spread: float, level: float, seeds: int) -> float:
-    """Return the number of seeds a t-interval needs to exclude a bound with 80 % probability.
+    """Return the number of seeds needed for a t-interval to exclude a bound with 80 % probability.
 
     Args:
       distance: measured distance of the mean from the bound, assumed to be exact.
@@ -171,7 +171,7 @@ def seeds_needed(distance: float, spread: float, level: float, seeds: int) -> fl
       seeds: minimum number to return, at least 2.
 
     Returns:
-      Number of seeds, or infinity if about a million or more are needed.
+      Number of seeds, or infinity if it would exceed about a million.
     """
     from scipy import special
 
@@ -267,7 +267,7 @@ def _best(goals: Sequence[Aim], candidates: list[str]) -> str:
 
 
 def _means(goal: Aim) -> str:
-    """List the means, best first, and then the configs without a value for every seed."""
+    """List the means, best first, then the configs that lack a value in at least one seed."""
     means = goal.sign * goal.values.mean("seed", skipna=False)
     known = means.config.values[means.notnull()]
     order = sorted(known, key=lambda name: -float(means.sel(config=name)))

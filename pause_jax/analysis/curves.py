@@ -31,7 +31,7 @@ MARKERS = (
     ("<", "M-.95,0L.75,-.95L.75,.95Z"),
     (">", "M.95,0L-.75,-.95L-.75,.95Z"),
 )  # fmt: skip
-# Lengths of alternating dashes and gaps, in line widths. An empty tuple is a solid line.
+# Lengths of alternating dashes and gaps, in line widths. An empty tuple means a solid line.
 DASHES = ((), (5, 2), (1, 1.5), (6, 2, 1, 2), (2, 3), (9, 2), (4, 1, 1, 1, 1, 1), (1, 4))
 # Config names with a fixed style in all figures.
 KNOWN = ("pause", "sa_pause", "random", "fastest", "all", "all, no privacy", "bsfl", "genie")
@@ -104,7 +104,7 @@ def _by_config(*each: xr.DataArray) -> dict[str, Curve]:
 
 
 def starts_at_zero(curves: dict[str, Curve]) -> bool:
-    """Return whether the y-axis should start at 0 (0 <= min <= max / 2, or equal means >= 0)."""
+    """Return whether the y-axis should start at 0, judging by the range of the curves' means."""
     means = [curve.mean[np.isfinite(curve.mean)] for curve in curves.values()]
     values = np.concatenate([*means, np.zeros(0)])
     if not values.size:

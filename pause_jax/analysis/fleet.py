@@ -58,9 +58,9 @@ class Law(NamedTuple):
       log_density: float [C], log predictive density (in nats) of each client's measurements given
         one of them, averaged over all choices of that measurement. The client's scale is
         integrated out under a flat prior on its logarithm (on the mean for ``normal``), so the unit
-        of time does not matter. Every distribution has exactly one fitted shared parameter, so no
-        complexity penalty is needed. See the geometric intrinsic Bayes factor of Berger
-        and Pericchi (1996), "The intrinsic Bayes factor for model selection and prediction".
+        of time does not matter. Every distribution has exactly one parameter that all clients
+        share, so no complexity penalty is needed. See the geometric intrinsic Bayes factor of
+        Berger and Pericchi (1996), "The intrinsic Bayes factor for model selection and prediction".
       parameters: estimates keyed by the latency model's field names, or by ``std`` for ``normal``.
       scale: float [C], scale of each client in seconds: the median for ``lognormal``, the minimum
         for ``shifted_exponential`` and ``pareto``, and the mean for ``normal``.
@@ -80,15 +80,15 @@ class Law(NamedTuple):
 
 
 class Fleet(NamedTuple):
-    """Latency distributions fitted to a fleet, and test results.
+    """Latency distributions fitted to a fleet, and results of tests for drift and correlation.
 
     Attributes:
       measured: number of measurements per client, int [C].
       mean: mean latency per client in seconds, float [C].
-      ordered: whether the file has rounds or times. If not, lines are assumed to be chronological.
+      ordered: whether the file has a round or time column. Otherwise, lines must be in time order.
       laws: fitted distributions, sorted by summed ``log_density``, best first.
       drift: test for a trend. ``figure`` is the absolute rank correlation between latency and time,
-        averaged over clients, minus its mean for independent data, but at least 0.
+        averaged over clients, minus its mean for independent data, with negative results set to 0.
       correlation: test for lag-1 autocorrelation of each client's latencies.
     """
 
@@ -120,7 +120,7 @@ def fit(data: Measured) -> Fleet:
     clients, seconds = data.client[answered], data.seconds[answered]
     number = np.bincount(clients)
     if number.size < 2:
-        raise ConfigError("fleet: has only one client: must have at least two. Add another client.")
+        raise ConfigError("fleet has only one client: must have at least two. Add another client.")
     each = [seconds[clients == client] for client in range(number.size)]
     if all(np.ptp(row) == 0 for row in each):
         raise ConfigError(
@@ -210,14 +210,14 @@ def _squares(rows: list[Floats]) -> Floats:
 
 
 def _gaussian(size: Floats, squares: Floats) -> Floats:
-    """Return each client's normal log density at the fitted variance, integrated over the mean."""
+    """Return normal log marginal likelihoods [C] (fitted variance, means integrated out)."""
     variance = squares.sum() / (size - 1).sum()
     common = (size - 1) * math.log(2 * math.pi * variance)
     return np.asarray(-0.5 * (common + np.log(size) + squares / variance))
 
 
 def _from_logs(each: list[Floats]) -> Floats:
-    """Return each client's log Jacobian of x -> ln x, averaged over the left-out measurement."""
+    """Return each client's log Jacobian of x -> ln x, averaged over leave-one-out subsets."""
     return np.asarray([-(len(row) - 1) * np.log(row).mean() for row in each])
 
 

@@ -101,7 +101,7 @@ def ledger(run: Result | Selector | xr.Dataset, delta: float = 1e-5) -> Ledger:
 
     Returns:
       The ledger. ``tight`` assumes that each client's number of participations does not depend on
-      the data. If the policy's choices depend on releases, only ``tight_at_most`` always holds.
+      the data. If the policy's choices depend on releases, only ``tight_at_most`` is valid.
 
     Raises:
       ConfigError: if ``run`` is a batch or lacks a required quantity, or if delta is out of range.
@@ -193,7 +193,7 @@ def _has_law(budget: Budget) -> bool:
 
 
 def _budgets(run: Any, budget: Budget, shape: tuple[int, ...]) -> tuple[Budget, np.ndarray]:
-    """Return the budget with each client's eps_bar, and the eps_bar values, [K] or [S, K]."""
+    """Return the budget with its law applied, and each client's eps_bar, [K] or [S, K]."""
     if not _has_law(budget):
         return budget, np.full(shape, np.asarray(budget.total()))
     own = np.asarray(run.budget)[..., : shape[-1]]
@@ -255,7 +255,7 @@ def _largest_total(
 def _total_if_known(
     mechanism: Mechanism, budget: float, participations: int, delta: float
 ) -> float:
-    """Return :func:`total_epsilon` with eps_bar = ``budget``, or NaN without dp-accounting."""
+    """Return a client's total epsilon, or NaN if dp-accounting is needed but not installed."""
     schedule = mechanism.budget
     if _has_law(schedule):
         schedule = schedule.replace(total_epsilon=float(budget), law=None)
@@ -266,19 +266,18 @@ def _total_if_known(
 
 
 def total_epsilon(mechanism: Mechanism, participations: int, delta: float) -> float:
-    """Return the total epsilon at ``delta`` of the releases in a client's first n participations.
-
-    The type of the mechanism's privacy loss (``Mechanism.privacy_loss``) selects the composition
-    rule in :data:`TOTALS`.
+    """Compose a client's releases over its participations, and return epsilon at ``delta``.
 
     Args:
       mechanism: mechanism with scalar parameters.
-      participations: n, which must not depend on the data. ``num_rounds`` is a safe upper bound.
+      participations: number of participations, which must not depend on the data. ``num_rounds``
+        is a safe upper bound.
       delta: failure probability at which epsilon is computed, in [0, 1).
 
     Returns:
-      Total epsilon per ``mechanism.unit``, infinite without a guarantee and 0 without releases. For
-      a pure mechanism, the total is at most the sum of the epsilons, with equality at delta 0.
+      Total epsilon per ``mechanism.unit``. It is infinite if the mechanism has no guarantee, and 0
+      if there are no releases. For a pure mechanism, the total is at most the sum of the epsilons,
+      with equality at delta 0.
 
     Raises:
       ConfigError: if delta is not in [0, 1).
@@ -351,7 +350,7 @@ def _composed(parts: Callable[[Any], list[Any]], releases: tuple[Any, ...], delt
         left = parts(releases)
     except OverflowError:  # e^eps overflows for eps >= 710
         return math.inf
-    while len(left) > 1:  # composing in pairs is faster than in sequence
+    while len(left) > 1:  # pairwise composition is faster than sequential composition
         pairs = zip(left[::2], left[1::2], strict=False)
         left = [a.compose(b) for a, b in pairs] + left[len(left) // 2 * 2 :]
     with np.errstate(over="ignore"):  # a large epsilon overflows to infinity

@@ -58,9 +58,9 @@ def caption(books: dict[str, Ledger]) -> str:
     delta = next(iter(books.values())).delta
     return (
         "Largest value of any client, over all seeds. basic: sum over the client's releases. If "
-        "the unit is a coordinate, an update has d times this epsilon. PLD: tight total at delta "
-        f"{delta:g}, if participation does not depend on the data. at most: tight total if a "
-        "client takes part in every round. Quote 'at most' if selection depends on releases."
+        "the unit is a coordinate, an update has d times this epsilon. PLD: tight total epsilon at "
+        f"delta {delta:g}, if participation does not depend on the data. at most: this total for a "
+        "client that takes part in every round. Report 'at most' if selection depends on releases."
     )
 
 
@@ -76,7 +76,7 @@ def table(books: dict[str, Ledger]) -> Sheet:
 
 
 def notes(books: dict[str, Ledger]) -> Iterator[str]:
-    """Yield notes on un-noised data, deltas, spent budgets, overlapping rounds and PLD totals."""
+    """Yield notes on the ledgers, such as warnings about data sent without noise."""
     warnings: dict[str, list[str]] = {}
     for name, book in books.items():
         if book.warning:

@@ -39,7 +39,7 @@ def time_to_accuracy(result: xr.Dataset, target: float) -> xr.DataArray:
 
 
 def final_accuracy(result: xr.Dataset) -> xr.DataArray:
-    """Return each run's last test accuracy, [config, seed], or NaN if the model is not finite."""
+    """Return each run's last test accuracy, [config, seed] (NaN for non-finite parameters)."""
     return final(result, "test_accuracy")
 
 
@@ -114,10 +114,10 @@ def gigabytes(result: xr.Dataset) -> xr.DataArray:
 
 
 def mean_and_error(values: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
-    """Return the mean and standard error (NaN for one value) over seeds, ignoring NaN."""
+    """Return the mean over seeds and its standard error (NaN for a single value), ignoring NaNs."""
     count = values.count("seed")
     mean = values.sum("seed", min_count=1) / count.where(count > 0)
     square = ((values - mean) ** 2).sum("seed", min_count=1)
     error = (square / (count - 1).where(count > 1) / count.where(count > 0)) ** 0.5
-    # An infinite mean (the spent budget without a privacy mechanism) has no standard error.
+    # Without a privacy mechanism, the spent budget is infinite, so its mean has no standard error.
     return mean, error.where(np.isfinite(mean))

@@ -79,7 +79,7 @@ def plot_accuracy(result: xr.Dataset, axes: Axes, target: float | None = None) -
 
 
 def plot_spent(result: xr.Dataset, axes: Axes) -> None:
-    """Plot the largest budget spent by any client against rounds, averaged over seeds.
+    """Plot the largest budget spent by any client (mean over seeds) against rounds.
 
     Identical curves get decreasing line widths, and their labels end in ``(same as NAME)``.
     """
@@ -108,7 +108,7 @@ def plot_participation(result: xr.Dataset, axes: Axes) -> None:
 
 
 def plot_regret(curves: xr.DataArray, axes: Axes, scale: str = "log") -> None:
-    """Plot cumulative regret against rounds, averaged over seeds.
+    """Plot cumulative regret (mean over seeds) against rounds.
 
     Args:
       curves: cumulative regret R(n), [config, seed, round].
@@ -132,7 +132,7 @@ def plot_regret(curves: xr.DataArray, axes: Axes, scale: str = "log") -> None:
 def _draw(
     curves: dict[str, Curve], result: xr.Dataset | xr.DataArray, axes: Axes, *, errors: bool
 ) -> str:
-    """Draw curves in the configs' styles, and return a title suffix that explains the errors."""
+    """Draw the curves, and return a title suffix that explains the error bands or bars."""
     looks = styles(result.config.values)
     same = {name: names for names in curves_of.hidden(curves) for name in names}
     banded = errors and any(np.isfinite(curve.error).any() for curve in curves.values())
@@ -192,7 +192,7 @@ def _label(axes: Axes) -> None:
 def save_figures(
     result: xr.Dataset, folder: str | pathlib.Path, target: float | None = None
 ) -> list[pathlib.Path]:
-    """Write figures that compare configs, each as a PNG, PDF and SVG file.
+    """Write figures that compare configs, in PNG, PDF and SVG format.
 
     Each config has the same colour, marker and dashes in all figures (``analysis.curves.styles``).
 

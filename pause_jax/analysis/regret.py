@@ -87,7 +87,8 @@ def measure(configs: Mapping[str, SimConfig], keys: Array) -> xr.DataArray:
         if not config.track_regret or config.overlaps:
             raise ConfigError(
                 f"{name}: track_regret = {config.track_regret}, clock = {config.clock.name!r}: "
-                "must be True and synchronous. Set track_regret = True and clock = Synchronous()."
+                "regret must be tracked, and rounds must not overlap. "
+                "Set track_regret = True and clock = Synchronous()."
             )
 
     def one(name: str, config: SimConfig) -> xr.DataArray:
@@ -138,7 +139,7 @@ class Row(NamedTuple):
     regret: float
     regret_error: float
     growth: Growth
-    empty_rounds: int = 0  # rounds without clients, over all seeds
+    empty_rounds: int = 0  # number of rounds without clients, summed over seeds
 
     def __str__(self) -> str:
         growth = self.growth
@@ -159,8 +160,7 @@ HEADING = (
 def rows(curves: xr.DataArray) -> list[Row]:
     """Return one row per config, sorted by final regret, to print under ``HEADING``.
 
-    Args:
-      curves: R(n), [config, seed, round], from :func:`cumulative` or :func:`measure`.
+    ``curves`` is R(n), [config, seed, round], from :func:`cumulative` or :func:`measure`.
     """
     table = []
     for name in curves.config.values:
@@ -180,7 +180,7 @@ def _r2(x: Floats, y: Floats) -> float:
 def smallest_gap(values: ArrayLike) -> float:
     """Return the papers' delta, the smallest difference between two clients' expected values.
 
-    Theorem 3 of PAUSE defines delta for latencies but uses it for speeds. State which you pass.
+    Theorem 3 of PAUSE defines delta for latencies but uses it for speeds.
     """
     return float(np.min(np.diff(np.sort(np.asarray(values, np.float64)))))
 

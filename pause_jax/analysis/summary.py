@@ -78,7 +78,7 @@ def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
 
 
 def varied_fields(result: xr.Dataset) -> dict[str, xr.DataArray]:
-    """Return the fields that differ between configs, as values [config] keyed by dotted path."""
+    """Return the values [config] of fields that differ between configs, keyed by dotted path."""
     return {
         str(name): values
         for name, values in result.coords.items()
@@ -141,7 +141,7 @@ def merits(rows: list[dict[str, Any]], target: float) -> Table:
         f"{', ' + one_unit if one_unit else ''}. fairness: Jain's index of participation."
         + " worst tenth: the worst clients' mean accuracy. spread: standard deviation over clients."
         * bool(tails)
-        + " empty: rounds without clients, over all seeds." * some_empty
+        + " empty: number of rounds without clients, summed over seeds." * some_empty
         + " These rounds add 0 to the regret." * (some_empty and kind == "bandit")
         + _incomparable(rows) * (kind == "bandit"),
     )
@@ -161,7 +161,7 @@ def save(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
 
 
 def notes(result: xr.Dataset) -> Iterator[str]:
-    """Yield notes on invalid runs, drops in accuracy and time spent on queries, by config."""
+    """Yield notes by config on invalid runs, accuracy drops, unscored clients and query time."""
     for name in map(str, result.config.values):
         one = result.sel(config=name)
         if found := contract.not_finite(one.first_nonfinite_round.values):

@@ -26,7 +26,7 @@ def label(heading: str) -> Column:
 
 
 def word(heading: str) -> Column:
-    """Return a column of words that never wrap."""
+    """Return a text column whose cells never wrap."""
     return Column(heading)
 
 

@@ -15,8 +15,8 @@ class Selection(NamedTuple):
 
     Attributes:
       clients: int32 [m], distinct client numbers.
-      weights: float [m], aggregation weights (PAUSE, Eq. 2). A weight of 0 marks an empty slot,
-        whose client does not take part, for example because fewer than m clients are available.
+      weights: float [m], aggregation weights (PAUSE, Eq. 2). A weight of 0 marks an empty slot, for
+        example if fewer than m clients are available. A client in an empty slot does not take part.
     """
 
     clients: Int[Array, " m"]
@@ -69,7 +69,7 @@ class Observation(NamedTuple):
       received: bool [m], whether the client's losses and update arrived in time, True by default.
         Mask losses and updates with ``selection.active & observation.received``.
       available: bool [K], whether each client could be selected, True by default.
-      late: bool [m], whether each update is late and enters the next average, False by default.
+      late: bool [m], whether each update is late but will enter the next average, False by default.
       clock: simulated time of the observation in seconds, or NaN if the server has no clock.
       server_loss: function from aggregation weights [m] to the validation loss of the previous
         model plus the weighted updates, or None if the server has no validation samples.

@@ -89,7 +89,7 @@ def _violated_by_number(value: Any, rule: Rule) -> str:
 
 
 def behind(value: Any) -> Any:
-    """Return the batched array inside ``vmap`` tracers, or any other value unchanged."""
+    """Return the concrete array inside ``vmap`` tracers, or ``value`` itself if there is none."""
     inner = value
     while isinstance(inner, jax.core.Tracer):
         inner = getattr(inner, "val", None)
@@ -122,7 +122,7 @@ def _violated_by_static(value: Any, rule: Rule, default: Any) -> str:
     several = isinstance(default, tuple)
     kinds = (int, float) if rule.kind is float else (rule.kind or object,)
     entries = value if several and isinstance(value, tuple) else (value,)
-    # In Python, a bool is an int, but configs must not contain True as a number.
+    # Reject bools as numbers, although bool is a subclass of int.
     right_kind = several == isinstance(value, tuple) and all(
         isinstance(entry, kinds) and isinstance(entry, bool) == (rule.kind is bool)
         for entry in entries

@@ -46,7 +46,7 @@ def label(config: Config) -> str:
 
 
 def name_settings(base: type[C], settings: Mapping[str, C]) -> None:
-    """Register named configs of kind ``base`` that differ from their class defaults."""
+    """Register configs of kind ``base`` by name, for use by :func:`look_up`."""
     _SETTINGS.setdefault(base, {}).update(settings)
 
 

@@ -173,7 +173,7 @@ def _fixed(value: Any) -> Any:
 
 
 class Sizes(NamedTuple):
-    """Sizes of a simulation, for the validation rules of nested configs.
+    """Simulation sizes passed to the ``check`` method of each nested config.
 
     Attributes:
       num_clients: K, number of clients.

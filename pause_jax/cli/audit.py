@@ -55,8 +55,8 @@ def audit(
     The exit status is 1 if a lower bound exceeds the claim. Passing the audit does not prove a
     claim, because other attacks may be stronger and no lower bound can exceed the resolution. If
     all claims are true, the probability of a false alarm is at most 5 %. If a bound is close to the
-    claim, repeat the audit with a different seed. If a mechanism has a delta, set a large one, as
-    in --set delta=0.1. With a delta of 1e-5, the events that reveal a violation are too rare.
+    claim, repeat the audit with a different seed. If a mechanism has a delta, set a large one, e.g.
+    --set delta=0.1. With a delta of 1e-5, events that reveal a violation are too rare to observe.
     """
     # Import lazily, because scipy.stats takes half a second to import.
     from pause_jax.privacy import audit as audits
@@ -88,7 +88,7 @@ def audit(
 
 
 def _chosen(name: str | None, change: list[str] | None) -> list[Mechanism]:
-    """Return mechanism ``name`` with the changes, or all private mechanisms if ``name`` is None."""
+    """Return mechanism ``name`` with ``change`` applied, or all private mechanisms by default."""
     if name is None:
         if change:
             raise ConfigError(f"--set {change[0]}: requires --mechanism. Add --mechanism NAME.")

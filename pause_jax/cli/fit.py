@@ -65,7 +65,7 @@ def fit(
         for law in found.laws
     ]
     columns = word("distribution, best first"), number("log density"), "parameters"
-    caption = "fastest, slowest: scales of the model's first and last client, fitted to all clients"
+    caption = "fastest, slowest: endpoints of a geometric sequence fitted to the clients' scales"
     console.print(make_table(columns, rows, caption=caption))
     # The true minimum is unknown, so use half of the lowest mean latency.
     least = 0.5 * float(found.mean.min())
@@ -93,8 +93,8 @@ def sentences(found: Fleet) -> list[str]:
         f"highest {ordered[-1]:.3g}.",
         "Rows are sorted by the round or time column."
         if found.ordered
-        else "Rows keep their order in the file, because it has no round or time column. If they "
-        "are not in time order, ignore the drift and correlation below.",
+        else "Rows are assumed to be in time order, because the file has no round or time column. "
+        "If they are not, ignore the drift and correlation below.",
         f"Drift: {_outcome(found.drift, 'rank correlation with time')}.",
         f"Consecutive rounds of a client: {_outcome(found.correlation, 'rank correlation')}.",
     ]
@@ -108,8 +108,8 @@ def sentences(found: Fleet) -> list[str]:
         lines.append(
             "WARNING: the latencies are not independent and identically distributed, but UCB, "
             "Thompson sampling and the regret bounds assume that they are. Try pause_discounted, "
-            "which discounts old measurements, with latencies from the file: "
-            "--set latency=traces --set latency.order=played."
+            "which discounts old measurements. To replay the measured latencies, add --set "
+            "latency=traces --set latency.path=FILE --set latency.order=played."
         )
     best = found.laws[0].name
     others = found.rivals

@@ -34,7 +34,7 @@ def gauntlet(
     ] = None,
     track: Annotated[str, typer.Option(help="Data set: digits or fashion.")] = "digits",
     data_dir: Annotated[
-        str | None, typer.Option(help="Folder of prepared data sets, for fashion.")
+        str | None, typer.Option(help="Folder of prepared data sets (for --track fashion).")
     ] = None,
     tuned: Annotated[
         bool, typer.Option("--tuned", help="Compare with tuned policies (default: untuned).")
@@ -44,7 +44,7 @@ def gauntlet(
         "results"
     ),
     verify: Annotated[
-        int, typer.Option(help="Number of random stored runs to replay and compare.", min=0)
+        int, typer.Option(help="Number of randomly chosen stored runs to replay and check.", min=0)
     ] = 0,
 ) -> None:
     """Run a policy on the benchmark, and compare it with the stored results of other policies.

@@ -44,7 +44,7 @@ def report(
 
 
 def _check_whole(path: pathlib.Path) -> None:
-    """Raise ValueError if a variable is in another file, because a link could point to any file."""
+    """Raise ValueError if a variable is stored in another file, which could be any private file."""
     with h5py.File(path) as file:
         for name in file:
             # Inspect the link first, because following it may open a pipe.

@@ -80,10 +80,10 @@ class Asynchronous(Clock):
       staleness: factor that reduces the weight of stale updates.
       max_staleness: maximum staleness of an averaged update, in server steps; None for no limit.
         Older updates are dropped.
-      pace: b in Pisces; None to always wait for B answers. After at least one answer, the server
-        also steps when L / b seconds have passed since its last step. L is the maximum of the last
-        latencies of the clients in flight (infinite before a client's first answer). If latencies
-        are constant and no step ends with the B-th answer, the staleness never exceeds ceil(b).
+      pace: parameter b of Pisces; None to always wait for B answers. Once an answer has arrived,
+        the server also steps when L / b seconds have passed since its last step. L is the largest
+        latency in the last answers of clients in flight (infinite if one has never answered). If
+        latencies are constant and no step ends with a B-th answer, staleness never exceeds ceil(b).
     """
 
     name: ClassVar[str] = "asynchronous"

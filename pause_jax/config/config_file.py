@@ -1,6 +1,6 @@
 """Conversion of configs to and from TOML, the format used in config files and results.
 
-A config file cannot load or run arbitrary code (:mod:`pause_jax.base.registry`).
+A config file cannot load or run arbitrary code (see :mod:`pause_jax.base.registry`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a static value for TOML. Tuples become lists, and custom objects become strings."""
+    """Convert a static value to a TOML value (a list for a tuple, a string for a custom object)."""
     if type(value) is tuple:
         return [_plain(entry) for entry in value]
     return value if isinstance(value, str | int | float) else text_of(value)

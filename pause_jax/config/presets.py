@@ -1,4 +1,4 @@
-"""Presets from the PAUSE and BSFL papers, a small demo, and a fleet of measured phones.
+"""Presets for the experiments of the PAUSE and BSFL papers, a small demo and a fleet of phones.
 
 Each preset accepts a policy name or policy config, and returns a :class:`SimConfig`. Change a field
 with ``config.replace(...)`` or ``config.override({"reward.gamma": 0.0})``. Sources: PAUSE section V
@@ -108,7 +108,7 @@ def bsfl_linear(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimC
 
 
 def bsfl_linear_noniid(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
-    """Configure ``bsfl_linear`` with Dirichlet sizes, data quality >= 0.5, learning rate 0.003."""
+    """Configure ``bsfl_linear`` with Dirichlet sizes, quality >= 0.5 and learning rate 0.003."""
     return _noniid(bsfl_linear(policy)).override({"learning.learning_rate": 3e-3})
 
 

@@ -24,7 +24,7 @@ class SimConfig(Config):
     """Complete configuration of a simulation, except for its key.
 
     Changing a static field triggers recompilation, except for ``num_rounds`` and ``eval_every`` in
-    most runs without custom components. All non-static numbers can be swept and vmapped.
+    most runs without custom components. All non-static numeric fields can be swept or vmapped over.
 
     Attributes:
       num_clients: K, number of clients (static).
@@ -104,7 +104,7 @@ class SimConfig(Config):
 
     @property
     def sizes(self) -> Sizes:
-        """Sizes of the simulation, for the validation rules of nested configs."""
+        """Simulation sizes passed to the ``check`` method of each nested config."""
         asked_for = self.clock.asked_for(self.num_selected)
         return Sizes(self.num_clients, asked_for, self.cohort_size)
 

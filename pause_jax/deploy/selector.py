@@ -111,9 +111,9 @@ class Selector:
         """Initialize the policy for round 1.
 
         Args:
-          config: config with the policy, reward, mechanism, budget, sizes, and a latency model that
-            provides ``min_latency`` and the quantities that the policy assumes to be known. Clients
-            with a spent budget are always excluded, regardless of ``when_spent``.
+          config: config with the policy, reward, mechanism, budget, sizes and latency model. The
+            latency model provides ``min_latency`` and any latencies or speeds that the policy
+            assumes to be known. ``when_spent`` is ignored (see ``available`` in :meth:`ask`).
           key: typed PRNG key. A simulation with the same key and feedback makes the same choices.
           data: data set, as in ``simulate``. If ``data_size`` is set, no data or model is read.
           data_size: number of samples per client [K] (default: from the config's data, or 1
@@ -128,7 +128,7 @@ class Selector:
           ConfigError: if an argument is invalid, or sizes or ids do not match the config.
         """
         if isinstance(key, jax.core.Tracer):
-            raise ConfigError("key is traced: a Selector has state. Create it outside jit.")
+            raise ConfigError("key is traced: must be concrete. Create the Selector outside jit.")
         check_one_key(key, "Selector", "Create one Selector per key.")
         validate(config)
         if config.overlaps:
@@ -175,7 +175,7 @@ class Selector:
 
     @property
     def unnoised(self) -> tuple[str, ...]:
-        """Client data that the policy receives without noise, apart from sizes and latencies."""
+        """Client data, other than sizes and latencies, that the policy receives without noise."""
         return tuple(self.config.policy.releases)
 
     @property
@@ -185,10 +185,7 @@ class Selector:
 
     @property
     def reads(self) -> frozenset[str]:
-        """Arguments of :meth:`tell` that the policy uses (``loss``, ``square_loss``, ``update``).
-
-        Updates are not needed if ``num_parameters`` is 0.
-        """
+        """Arguments of ``tell`` that the policy uses (``loss``, ``square_loss``, ``update``)."""
         told = {"loss", "square_loss", *["update"] * (self.num_parameters > 0)}
         return frozenset(told & set(readings(self.config.policy)))
 
@@ -246,7 +243,7 @@ class Selector:
             if answers is None:
                 raise ConfigError(
                     f"policy = {self.config.policy.name}: asks clients before it chooses. Call "
-                    "question, then pass the clients' answers to ask."
+                    "question(), then pass the clients' answers to ask()."
                 )
             clients, asked = self._asked(query, present)
             told = self._by_number("answers", answers, clients[asked].tolist(), "asked")
@@ -288,13 +285,12 @@ class Selector:
             missing, not finite, or so large that its square may overflow, the policy learns only
             the client's latency.
           square_loss: mean squared loss of each client (default: the square of its loss).
-          update: released update of each client, [d] with d = ``num_parameters``, for a policy that
-            reads updates.
+          update: released update of each client [num_parameters], for a policy that reads updates.
           failed: seconds that the server waited for each client that did not answer. The policy
             treats these times as latencies. The policy learns nothing about a chosen client that
             is in neither ``seconds`` nor ``failed``.
           idle: chosen clients known to have released nothing, whose charge for this round is
-            refunded. All other chosen clients remain charged, including failed clients.
+            refunded. All other chosen clients remain charged, including those that failed.
 
         Raises:
           ConfigError: if no round is open, a client was not chosen, a client in ``seconds`` is also
@@ -323,7 +319,7 @@ class Selector:
             raise ConfigError(
                 f"policy = {self.config.policy.name}: reads "
                 f"{', '.join(self.config.policy.releases)}. Pass the "
-                f"{'update' if 'update' in missing else 'loss'} of each client to tell."
+                f"{'update' if 'update' in missing else 'loss'} of each client to tell()."
             )
         observation, reported = self._observation(slots, took, waited, readings)
         weights = np.where(reported, weights, 0.0).astype(np.float32)
@@ -532,12 +528,12 @@ class Selector:
     def _finite(
         self, name: str, client: int, given: ArrayLike, shape: tuple[int, ...]
     ) -> NDArray[np.float32]:
-        """Return ``given`` as finite float32 with shape ``shape``, or raise ConfigError."""
+        """Return ``given`` as a finite float32 array of shape ``shape``, or raise ConfigError."""
         values = float32(given)
         if values.shape != shape or not np.isfinite(values).all():
             raise ConfigError(
-                f"{name}[{self.client_ids[client]!r}] = {shown(given)}: must be finite float32 "
-                f"with shape {shape}."
+                f"{name}[{self.client_ids[client]!r}] = {shown(given)}: must be a finite "
+                f"float32 array of shape {shape}."
             )
         return values
 

@@ -131,7 +131,7 @@ def _number(value: Any, above: float = -math.inf) -> float:
 
 
 class _NumbersOnly(pickle.Unpickler):
-    """Unpickler that rejects classes and functions, which lists, dicts and floats do not need."""
+    """Unpickler that rejects all classes and functions."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"it names {module}.{name}")
@@ -140,8 +140,7 @@ class _NumbersOnly(pickle.Unpickler):
 def _pickle_of(path: pathlib.Path) -> Any:
     """Load a pickle file of lists, tuples, dictionaries, strings, ints and floats.
 
-    Unpickling can call any class or function named in the file, so every name is rejected, even
-    names that are needed to load NumPy arrays.
+    Unpickling can call any class or function named in the file, so every name is rejected.
     """
     content = content_of("FILE", str(path))
     try:

@@ -81,7 +81,7 @@ def _column(path: pathlib.Path, part: Any, name: str, columns: Mapping[str, str]
 
 
 def _array(path: pathlib.Path, part: Any, column: str) -> NDArray[Any]:
-    """Return a column as a numeric array. Grey images have shape [N, H, W, 1]."""
+    """Return a column as a numeric array. Greyscale images have shape [N, H, W, 1]."""
     # The pixels of a palette image are palette indices, not colours.
     rows = [
         np.asarray(row.convert("RGB") if getattr(row, "mode", "") in ("P", "PA") else row)

@@ -74,7 +74,7 @@ def train_locally(
     """Train one client and return its update h_k = local - global, optimiser state and losses.
 
     ``beside`` contains the step counts [n] of all clients in a batch, or is None if they are equal.
-    Each pass takes as many steps as its longest client. Extra steps of a client have no effect.
+    Each pass takes as many steps as the longest pass in the batch. Extra steps have no effect.
     """
     import optax
 
@@ -168,7 +168,7 @@ def visiting_order(
 def client_inputs(
     training: LocalTraining, rows: Array, quality: Array, input_key: Array
 ) -> tuple[Array, Array]:
-    """Return inputs and targets of the samples in ``rows``, with noise in low-quality inputs."""
+    """Return the inputs and targets of the samples ``rows``, adding noise to low-quality inputs."""
     data = training.dataset
     x, y = data.to_input(data.x_train[rows]), data.y_train[rows]
     if training.noisy_inputs:

@@ -15,12 +15,12 @@ from pause_jax.learning.client import LocalTraining
 from pause_jax.learning.learner import Variables, sent_part, trained_part
 from pause_jax.learning.work import Steps
 
-# Maximum memory in bytes for clients trained in parallel. On a CPU, training is fastest if this
-# memory fits in the cache. On accelerators, the cap bounds memory use. See docs/engineering_log.md.
+# Maximum memory in bytes for clients trained in parallel. On a CPU, training is fastest if the
+# working set fits in the cache. See docs/engineering_log.md.
 CPU_BYTES = 16 * 2**20
 ACCELERATOR_BYTES = 2**30
 
-# Function (slot, step counts of all clients in the batch or None) -> training result.
+# Function (slot, beside) -> training result, with ``beside`` as in ``train_locally``.
 Train = Callable[[Any, Steps | None], Any]
 
 
@@ -28,8 +28,7 @@ class Execution(NamedTuple):
     """Execution options for cohort training, which affect results only through rounding errors.
 
     Attributes:
-      client_batch: maximum number of clients trained in parallel; 1 to train clients one after
-        another; None to choose based on the memory that one client needs.
+      client_batch: maximum number of clients trained in parallel; None to fit the memory limit.
       mesh: device mesh whose ``client`` axis divides a cohort among devices; None for one device.
       precision: precision of matrix products in the clients' training, as in
         ``jax.default_matmul_precision``; None for the device's default. All other matrix
@@ -42,7 +41,7 @@ class Execution(NamedTuple):
 
 
 def clients_that_fit(client_bytes: int) -> int:
-    """Return how many clients of ``client_bytes`` each fit within the memory limit, at least 1."""
+    """Return the number of clients to train in parallel if each needs ``client_bytes``."""
     available = CPU_BYTES if jax.default_backend() == "cpu" else ACCELERATOR_BYTES
     return max(1, available // client_bytes)
 
@@ -71,7 +70,8 @@ def map_clients(
 ) -> Any:
     """Map ``train`` over a cohort's slots and return the results, with leaves [m, ...].
 
-    ``steps`` contains the slots' step counts [m] (total 0 if empty), or is None if all are equal.
+    ``steps`` contains the slots' step counts [m], with a total of 0 for empty slots. It is None if
+    all slots have the same step counts.
     """
 
     def train_all(work: tuple[Any, Steps | None]) -> Any:

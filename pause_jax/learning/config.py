@@ -60,19 +60,19 @@ class Learning(Config):
       model: model architecture.
       trained: weights to train: ``"all"``, ``"head"``, a regular expression for leaf paths such as
         ``hidden_0/kernel``, or :class:`Lora`. All other weights are frozen and not sent.
-      start: initial weights, keyed by leaf path: an ``.npz`` or ``.safetensors`` file, an Orbax
-        checkpoint folder or, in Python, nested dicts of arrays; None to draw all weights.
-      start_missing: rule for leaves not in ``start``: ``error`` raises, ``initial`` draws them.
-      optimizer: client optimiser (static): an optax name such as ``adam``. In Python, it can also
-        be a ``GradientTransformation`` (fixed rate) or a function of the rate that returns one.
+      start: initial weights, keyed by leaf path; None to draw all weights. Accepts an ``.npz`` or
+        ``.safetensors`` file, an Orbax checkpoint folder or, in Python, nested dicts of arrays.
+      start_missing: ``error`` rejects an incomplete ``start``. ``initial`` draws missing weights.
+      optimizer: optax name of the client optimiser, such as ``adam`` (static). In Python, it can be
+        a ``GradientTransformation`` (fixed rate) or a function of the rate that returns one.
       learning_rate: client learning rate in round 1.
       schedule: client learning-rate schedule over rounds.
       batch_size: number of samples per local step.
       epochs: number of passes over a client's data per round, each in a new random order. Fractions
         of a pass are rounded up to whole steps.
       local_steps: local steps per round (replaces ``epochs``). Clients cycle through their data.
-      max_steps: maximum number of local steps per round and per pass over a client's data. A pass
-        that would need more steps covers only a random part of the data.
+      max_steps: maximum number of local steps, both in a round and in a pass over a client's data.
+        A pass that would need more steps covers only a random part of the data.
       work: distribution of the factors that multiply each client's ``epochs`` or ``local_steps``.
       aggregation: ``fedavg`` averages updates (Eq. (2) of PAUSE). ``fednova`` (Wang et al., 2020)
         divides each update by its gradient weight ``|a_i|_1`` and scales the mean by the mean
@@ -280,7 +280,7 @@ class Learning(Config):
         return LocalWork(self.batch_size, self.max_steps, self.epochs, self.local_steps)
 
     def local_samples(self, size: Array, factors: Array | None = None) -> Array:
-        """Return how many samples clients with ``size`` samples process per round, float [K]."""
+        """Return the number of samples that each client processes per round, float [K]."""
         work = self.local_work
         return work.samples(size, work.steps(size, factors))
 
@@ -302,8 +302,8 @@ class Learning(Config):
         if tokens and not self.model.takes_tokens:
             raise ConfigError(
                 f"{where}: requires float inputs, but x_train contains integers, which are "
-                "treated as tokens. Use a token model (gru for next-token prediction, otherwise a "
-                "FlaxModel), x.astype(numpy.float32) for features, or numpy.uint8 for pixels."
+                "treated as tokens. For tokens, use a FlaxModel, or gru for next-token prediction. "
+                "For features, use x.astype(numpy.float32). For pixels, use numpy.uint8."
             )
         # Tracing a deep model takes tenths of a second, so each combination is checked only once.
         structure = jax.tree.structure((self.model, task))

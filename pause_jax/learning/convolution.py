@@ -16,13 +16,13 @@ from jax import Array, lax
 
 # See ``models.Cnn3``.
 FORMS = ("auto", "products", "direct", "xla")
-# On a CPU, ``auto`` selects ``direct`` for at least PATCHES bytes of patches, at least CHANNELS
-# input channels and fewer than FEATURES output features. See docs/engineering_log.md.
+# On a CPU, ``auto`` selects ``direct`` for convolutions with at least PATCHES bytes of patches, at
+# least CHANNELS input channels and fewer than FEATURES output features (docs/engineering_log.md).
 PATCHES, CHANNELS, FEATURES = 6 * 2**20, 16, 256
-# On a CPU, with at most NARROW input channels, each row of the matrix product in ``products``
-# contains one output, or several adjacent ones with up to ROW values. See docs/engineering_log.md.
+# On a CPU, a matrix row in ``products`` may hold several adjacent outputs (at most ROW values in
+# total) if the input has at most NARROW channels. See docs/engineering_log.md.
 NARROW, ROW = 8, 64
-# Maximum patch bytes for ``products`` on a GPU, about twice the largest benchmarked size.
+# Maximum total patch size in bytes for ``products`` on a GPU, about twice the benchmarked maximum.
 PATCHES_ON_GPU = 16 * 2**20
 
 _LAYOUT = ("NHWC", "HWIO", "NHWC")
@@ -64,7 +64,7 @@ def best_form(x: Array, kernel: Array, stride: int, padding: int) -> str:
 
 
 def stored(make: Callable[[Array], Array], x: Array) -> Array:
-    """Return ``make(x)``, which on a CPU is computed once for all consumers. ``make`` must be pure.
+    """Return ``make(x)`` for a pure function ``make``. On a CPU, ``make(x)`` is computed only once.
 
     XLA recomputes cheap values inside each consumer, but never the result of a ``cond``. An
     optimization barrier does not help, because XLA removes it before fusion.
@@ -78,7 +78,7 @@ def stored(make: Callable[[Array], Array], x: Array) -> Array:
 
 @jax.custom_vjp
 def gradient_stored(x: Array) -> Array:
-    """Return ``x``. On a CPU, the gradient of ``x`` is computed once for all consumers."""
+    """Return ``x``. On a CPU, the gradient with respect to ``x`` is computed only once."""
     return x
 
 
@@ -96,7 +96,7 @@ def _places(x: Array, height: int, width: int, strides: tuple[int, int]) -> list
 
 
 def _in_rows(x: Array, kernel: Array, stride: int) -> Array:
-    """Convolve with matrix products. On a CPU with few channels, a row may hold several outputs.
+    """Convolve with matrix products, with one or several outputs per matrix row (see ``ROW``).
 
     With one output per row, patches with few channels are slow to build. If there are few features,
     vector registers are mostly empty. A wider patch with shifted copies of the kernel avoids both.

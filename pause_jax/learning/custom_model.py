@@ -44,8 +44,8 @@ class FlaxModel(Model):
     """Model config for a custom ``flax.linen`` or ``flax.nnx`` module. Create one with :meth:`of`.
 
     Updates of variables other than parameters, such as running statistics, are sent without
-    clipping or noise (see ``Result.unnoised``). Dropout is supported. An
-    optional ``mask`` argument of ``__call__``, bool [B], is False for a batch's padding rows.
+    clipping or noise (see ``Result.unnoised``). Dropout is supported. ``__call__`` may accept
+    ``mask``, bool [B], which is False for the padding rows of a batch.
 
     Attributes:
       source: linen module, or a class or function that returns a module (static). A string
@@ -66,12 +66,11 @@ class FlaxModel(Model):
 
         Args:
           module: linen module, or a class or function that returns a linen or nnx module. A class
-            or function for an nnx module must accept ``rngs``.
+            or function that creates an nnx module must accept ``rngs``.
           arguments: other keyword arguments for the class or function.
 
         Raises:
-          ConfigError: if ``module`` is not supported, or if the arguments are unhashable or
-            rejected by the class or function.
+          ConfigError: if ``module`` is not supported, or an argument is unhashable or rejected.
 
         Examples:
           >>> from flax import linen
@@ -107,14 +106,14 @@ class FlaxModel(Model):
             ) from None
         if isinstance(self._maker, _classes("flax.nnx")):
             raise ConfigError(
-                f"{where}FlaxModel of an nnx module instance: must be a class or function, "
+                f"{where}FlaxModel: must be given a class or function, not an nnx module instance, "
                 "because every run draws its own initial weights. Use FlaxModel.of(Net, width=32) "
                 "or FlaxModel.of(lambda rngs: Net(32, rngs=rngs))."
             )
         if not _is_linen_module(self._maker) and not callable(self._maker):
             raise ConfigError(
                 f"{where}FlaxModel of {self._label}: must be a linen module, or a class or "
-                "function that returns a linen module or, given rngs, an nnx module."
+                "function that returns a linen or nnx module."
             )
         self.network(0)
 
@@ -179,8 +178,8 @@ def _takes_rngs(maker: Any) -> bool:
 def nnx_network(make: Callable[[nnx.Rngs], nnx.Module]) -> Network:
     """Return the pure functions of the ``nnx`` module that ``make`` creates from ``nnx.Rngs``.
 
-    The module's ``__call__`` takes the inputs and optionally ``mask``. Every ``nnx.Param`` is
-    trained. All other variables, except random-number state, are in the ``others`` collection.
+    The module's ``__call__`` takes the inputs and, optionally, ``mask``. Every ``nnx.Param`` is
+    trained. All other variables, except RNG state, are in the ``others`` collection.
     """
     from flax import nnx  # imported here, because only nnx models need it
 
@@ -235,7 +234,7 @@ def nnx_network(make: Callable[[nnx.Rngs], nnx.Module]) -> Network:
 
 
 def _any_number(like: Any) -> Array:
-    """Return a placeholder for random-number state with the shape and dtype of ``like``."""
+    """Return placeholder RNG state with the shape and dtype of ``like``."""
     if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
         return jnp.broadcast_to(jax.random.key(0), like.shape)
     return jnp.zeros(like.shape, like.dtype)

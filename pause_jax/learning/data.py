@@ -1,4 +1,4 @@
-"""Configs for built-in data sets and data sets in files, loaded before a run is traced."""
+"""Configs for built-in data sets and data sets in files. Data is loaded before a run is traced."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class LinearRegression(DataConfig):
 
 
 class Characters(DataConfig):
-    """Next-character prediction on Python's reference documentation, with one client per topic.
+    """Next-character prediction on Python's documentation, with one client per topic.
 
     The samples are the ``pydoc`` topics of the running Python version, cut into windows of
     ``length`` characters. Every tenth window is a test sample. All characters other than printable
@@ -128,7 +128,7 @@ class Characters(DataConfig):
     """
 
     name: ClassVar[str] = "characters"
-    summary: ClassVar[str] = "characters of Python's reference, one client per topic (no download)"
+    summary: ClassVar[str] = "text from Python's documentation, one client per topic (no download)"
 
     length: int = static(default=48, at_least=2)
 

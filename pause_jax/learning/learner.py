@@ -1,4 +1,4 @@
-"""Learner interface, which consists of pure functions on a state.
+"""Learner interface: pure functions that operate on a learner state.
 
 To use a custom learner, subclass ``Learning`` and return the learner from ``build``.
 """
@@ -66,7 +66,7 @@ class Trained(NamedTuple):
 
     Attributes:
       loss: float [m], mini-batch loss averaged over a client's local steps; 0 for an empty slot.
-      square_loss: float [m], mean squared sample loss over all local steps; 0 for an empty slot.
+      square_loss: float [m], mean of a client's squared sample losses; 0 for an empty slot.
       released: float [m, d], flat updates as received by the server; 0 for an empty slot.
       mean_loss: scalar, sum of losses weighted by aggregation weights; NaN if no client trained.
     """
@@ -117,8 +117,8 @@ class Learner(NamedTuple):
         ``batch_size`` random samples per client, or on all samples if ``batch_size`` is None.
       evaluate: (state) -> dict of scalars, with one entry for each name in ``metrics``.
       metrics: names of the evaluation metrics, all recorded by default.
-      local_samples: (data size, local work factors or None) -> number of samples on which a client
-        computes gradients per round, all float [K]; None if this number is the data size.
+      local_samples: (data size [K], local work factors [K] or None) -> float [K], number of samples
+        that each client processes per round; None if each client processes its data once.
       client_bytes: (state) -> memory in bytes needed to train one client.
       deferred: separate training and averaging, for ``SimConfig.clock = Asynchronous()`` and
         ``SimConfig.stale_updates = "next"``; None if the learner supports neither.
@@ -220,7 +220,7 @@ def all_finite(variables: Variables | None) -> Array:
 
 
 def bandit_only(num_clients: int) -> Learner:
-    """Return the learner for ``learning=None``. Clients have one sample each and empty updates."""
+    """Return a learner for ``learning=None``, with one sample per client and empty updates."""
 
     def init(streams: Streams) -> LearnerState:
         one = jnp.ones(num_clients, jnp.int32)

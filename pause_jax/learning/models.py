@@ -15,7 +15,7 @@ from pause_jax.learning.learner import GROUPS, TRAINED, Variables
 if TYPE_CHECKING:
     import flax.linen as nn
 
-# Possible names of a module's training flag, and whether the flag is False during training.
+# Possible names of a module's training flag, mapped to whether the flag is False in training.
 _TRAIN_WORDS = {
     "train": False,
     "training": False,
@@ -49,7 +49,7 @@ class Network(NamedTuple):
 def linen_network(module: nn.Module, *, draws: bool) -> Network:
     """Return a ``flax.linen`` module's pure functions. ``train`` uses a key if ``draws`` is True.
 
-    ``module.__call__`` takes inputs and optionally ``mask`` and a flag named in ``_TRAIN_WORDS``.
+    ``module.__call__`` takes the inputs and, optionally, ``mask`` and flags in ``_TRAIN_WORDS``.
     """
     words = frozenset(inspect.signature(type(module).__call__).parameters)
 
@@ -87,8 +87,7 @@ class Model(Config):
     def module(self, num_outputs: int) -> nn.Module:
         """Return the Flax module, which maps inputs [B, ...] to outputs [B, ..., num_outputs].
 
-        The module's ``__call__`` may also take ``train`` (bool) and ``mask`` (bool [B], False for
-        padding rows, which must not enter batch statistics).
+        The module's ``__call__`` may also take ``train`` (bool) and ``mask`` (see ``Network``).
         """
         raise NotImplementedError
 
@@ -110,14 +109,14 @@ class Linear(Model):
 
 
 class Mlp(Model):
-    """Multilayer perceptron with relu, by default the authors' 25,818-weight network for MNIST.
+    """Multilayer perceptron with ReLU, by default the authors' 25,818-weight network for MNIST.
 
     Attributes:
       hidden: hidden layer widths.
     """
 
     name: ClassVar[str] = "mlp"
-    summary: ClassVar[str] = "fully connected with relu, widths 32 and 16 by default (PAUSE)"
+    summary: ClassVar[str] = "fully connected with ReLU, widths 32 and 16 by default (PAUSE)"
 
     hidden: tuple[int, ...] = static(default=(32, 16), at_least=1)
 
@@ -130,8 +129,8 @@ class Mlp(Model):
 class Cnn3(Model):
     """Convolutional network with three convolutions and four dense layers, for 32x32 images.
 
-    The 3x3 valid convolutions have 32, 64 and 128 features, each followed by 2x2 max-pooling. The
-    hidden dense layers have 128, 64 and 32 features. All layers but the last use relu and a norm.
+    Each unpadded 3x3 convolution (32, 64, 128 features) is followed by 2x2 max-pooling. Hidden
+    dense layers have 128, 64 and 32 features. All layers except the last use ReLU and ``norm``.
 
     Attributes:
       norm: ``group``, ``batch`` or ``none``. ``group`` uses group norm after convolutions and layer

@@ -43,7 +43,7 @@ def dense(x: Array, features: int, name: str) -> Array:
 
 
 class DenseNetwork(nn.Module):
-    """Multilayer perceptron with relu and an affine output layer."""
+    """Multilayer perceptron with ReLU and an affine output layer."""
 
     hidden: tuple[int, ...]
     num_outputs: int
@@ -57,7 +57,7 @@ class DenseNetwork(nn.Module):
 
 
 class _ConvPool(nn.Module):
-    """Valid 3x3 convolution with ``nn.Conv`` parameters and optional 2x2 max-pooling."""
+    """Unpadded 3x3 convolution with ``nn.Conv`` parameters and optional 2x2 max-pooling."""
 
     features: int
     pooled: bool
@@ -69,14 +69,14 @@ class _ConvPool(nn.Module):
         kernel = self.param("kernel", kernel_init, shape)
         bias = self.param("bias", _bias_init(math.prod(shape[:-1])), shape[-1:])
         x = convolve(self.convolution, x, kernel)
-        # Adding the bias and applying relu after pooling is equivalent and costs a quarter as much.
+        # Adding the bias and applying ReLU after pooling is equivalent and costs a quarter as much.
         return gradient_stored((max_pool(x) if self.pooled else x) + bias[None, None, None])
 
 
 class ConvolutionalNetwork(nn.Module):
-    """Network of valid 3x3 convolutions, hidden dense layers and an affine output layer.
+    """Network of unpadded 3x3 convolutions, hidden dense layers and an affine output layer.
 
-    ``pooled`` lists the convolutions with max-pooling. All layers but the last use relu and a norm.
+    The ``pooled`` convolutions use max-pooling. All layers except the last use ReLU and ``norm``.
     """
 
     widths: tuple[int, ...]
@@ -114,7 +114,7 @@ class _Convolution(nn.Module):
 
 
 class _Block(nn.Module):
-    """Basic residual block with two 3x3 convolutions, each followed by a norm, and a shortcut."""
+    """Basic residual block with a shortcut and two 3x3 convolutions, each followed by ``norm``."""
 
     features: int
     stride: int

@@ -99,7 +99,7 @@ class GroupNorm(nn.Module):
 def standardised(
     pool: Pool, x: Array, scale: Array, bias: Array, weight: Array
 ) -> tuple[Array, Array, Array]:
-    """Return (x - mean) / sqrt(variance + epsilon) * scale + bias, the mean and the variance.
+    """Return (y, mean, variance) with y = (x - mean) / sqrt(variance + epsilon) * scale + bias.
 
     Batch statistics exclude rows with weight 0. No gradient flows through the returned mean and
     variance, which are [1, C] for batch norm and [B, C] otherwise.

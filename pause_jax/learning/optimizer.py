@@ -263,7 +263,7 @@ class CosineDecay(RateSchedule):
 
     Attributes:
       horizon: number of rounds until the rate reaches its final value, usually ``num_rounds``.
-      final: final fraction f, in [0, 1]. If f is 0, clients learn nothing after the horizon.
+      final: f, ratio of the final rate to the base rate. If f is 0, learning stops at the horizon.
     """
 
     name: ClassVar[str] = "cosine"

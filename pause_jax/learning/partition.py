@@ -37,8 +37,8 @@ class Partition(NamedTuple):
     @property
     def share(self) -> Array:
         """Each client's quality-weighted data share d_k / sum(d), float [K] (Eq. (4) of BSFL)."""
-        # ``simulate`` and ``sweep`` must agree bitwise. The maximum keeps XLA from fusing a product
-        # and a sum. XLA rounds division by a constant differently, so multiply by the reciprocal.
+        # ``simulate`` and ``sweep`` must agree bitwise. The maximum prevents fused multiply-adds.
+        # XLA may round division by constants differently from other divisions, so use reciprocals.
         weight = jnp.maximum(self.quality * self.size.astype(self.quality.dtype), 0.0)
         return weight * (1 / tree_sum(weight))
 
@@ -139,7 +139,7 @@ class Dirichlet(PartitionConfig):
         owner = jnp.full(num_samples, num_clients, jnp.int32)
         owner = deal(owner, reserved, taken, num_taken)
 
-        # Use a new random order, because `_reserve` took each label's first samples in `sample`.
+        # Shuffle again, because `_reserve` took the first samples of each label in `sample` order.
         order = jax.random.permutation(free_key, num_samples)
         free_first = order[jnp.argsort(owner[order] < num_clients, stable=True)]
         owner = deal(owner, free_first, size - taken, num_samples - num_taken)
@@ -298,7 +298,7 @@ class DirichletLabels(_ByLabel):
 
 
 def num_held_out(size: Any, share: float, xp: Any = jnp) -> Any:
-    """Return how many of each client's ``size`` samples to hold out, as an array like ``size``."""
+    """Return the number of samples to hold out from clients with ``size`` samples (elementwise)."""
     # NumPy (``xp=numpy``) and XLA round a single float32 multiplication identically.
     wanted = xp.round(np.float32(share) * size.astype(np.float32)).astype(np.int32)
     return xp.minimum(xp.maximum(wanted, 1), size - 1)
@@ -331,7 +331,7 @@ def counts_of(shares: Array, total: Array) -> Array:
 
 
 def in_turn(counts: Array, length: int) -> Array:
-    """Return each number k repeated ``counts[k]`` times, int [length], padded with the last one."""
+    """Repeat each index k ``counts[k]`` times. Pad with the last index to shape [length]."""
     return jnp.repeat(jnp.arange(counts.shape[0]), counts, total_repeat_length=length)
 
 

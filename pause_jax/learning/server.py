@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 # Maximum number of queried clients whose losses are computed in parallel, to bound memory.
 QUERY_BATCH = 16
-# Dict key for |a_i|_1, float [m], in normalised updates.
+# Key of the gradient weights |a_i|_1, float [m], in the dict of normalised updates.
 WEIGHT = "gradient_weight"
 # A stale update's age in rounds under ``stale_updates="next"``.
 _AGE = 1
 
 
 class FederatedAveraging(NamedTuple):
-    """Functions of the learner that ``Learning.build`` returns."""
+    """Implementation of the learner returned by ``Learning.build``."""
 
     local: LocalTraining  # settings, with the client optimiser for round 1
     optimizer_at: Callable[[Array], optax.GradientTransformation]  # (round) -> client optimiser

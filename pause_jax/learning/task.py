@@ -145,7 +145,7 @@ def shape_of_outputs(task: Task, data: Dataset) -> tuple[int, ...]:
     if not shape or min(shape) < 1:
         raise ConfigError(
             f"learning.task = {label(task)}: outputs returned {shown(outputs)}, but must return "
-            "the output shape of one sample, a tuple of whole numbers >= 1 such as (1,)."
+            "the output shape of one sample, a tuple of positive integers such as (1,)."
         )
     return shape
 
@@ -165,7 +165,7 @@ def check_outputs(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct, mode
 
 
 def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> None:
-    """Check that loss and scores give one number per sample, which no other sample affects."""
+    """Check that loss and scores return one number per sample, independent of all other samples."""
     name = f"learning.task = {label(task)}"
     y = data.y_train
     if odd := [each for each in task.metrics if not each.isidentifier()]:
@@ -177,7 +177,7 @@ def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> N
         raise ConfigError(
             f"{name}: metric name 'test_loss' is reserved for the mean loss. Rename the metric."
         )
-    # Choose a batch size that differs from all axis lengths, to expose reductions over wrong axes.
+    # A batch size that differs from all axis lengths exposes reductions over the wrong axis.
     lengths = {*outputs.shape[1:], *y.shape[1:]}
     number = next(n for n in range(_TOGETHER, _TOGETHER + 9) if n not in lengths)
     rng = np.random.default_rng(0)
@@ -185,7 +185,7 @@ def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> N
     targets = rng.standard_normal((number, *y.shape[1:])).astype(y.dtype)
     if jnp.issubdtype(y.dtype, jnp.integer):
         targets = rng.integers(data.num_classes, size=targets.shape).astype(y.dtype)
-    # The task's parameters may be traced, but their values do not affect whether samples mix.
+    # Replace traced parameters, whose values do not affect whether samples are independent.
     fixed = jax.tree.map(lambda x: 0.5 if isinstance(x, jax.core.Tracer) else x, task)
 
     def together(o: Array, t: Array) -> dict[str, Array]:

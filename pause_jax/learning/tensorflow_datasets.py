@@ -95,7 +95,7 @@ class Tfds(Prepared):
       inputs: name of the input feature.
       labels: name of the target feature, which contains integer labels or float regression targets.
       train: name of the training split.
-      test: name of the test split; None to draw a fifth of the training split as the test set.
+      test: name of the test split; None to use a random fifth of the training split for testing.
     """
 
     name: ClassVar[str] = "tfds"
@@ -113,7 +113,7 @@ class Tfds(Prepared):
 
 
 def _folder(data_dir: str | None, dataset: str) -> pathlib.Path:
-    # Compute the folder here, because importing tensorflow-datasets just for this takes seconds.
+    # Compute the path here, because importing tensorflow-datasets just for this takes seconds.
     base = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
     return pathlib.Path(base).expanduser() / dataset.partition(":")[0]
 

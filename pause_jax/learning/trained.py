@@ -1,4 +1,4 @@
-"""Parts of a model that clients train and send. Untrained weights are in ``frozen``."""
+"""Parts of a model that clients train and send. Weights that are not trained are in ``frozen``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pause_jax.rng import keys
 
 
 class TrainedPart(Config):
-    """Part of a model that clients train, by default the whole model."""
+    """Set of model weights that clients train, by default all weights."""
 
     name: ClassVar[str] = "all"
     summary: ClassVar[str] = "all weights"
@@ -54,7 +54,7 @@ class TrainedPart(Config):
         )  # fmt: skip
 
     def check_model(self, variables: Variables) -> None:
-        """Raise ConfigError if the part does not fit a model with variables of these shapes."""
+        """Raise ConfigError if the trained part does not fit a model with these variable shapes."""
         _, frozen = jax.eval_shape(self.split, jax.random.key(0), variables["params"])
         others = [name for name in variables if name != "params"]
         if jax.tree.leaves(frozen) and others:
@@ -96,9 +96,9 @@ class Head(TrainedPart):
         layer = output_layer_path(params)
         if layer is None:
             raise ConfigError(
-                "learning.trained = head: the model must have one affine layer, or one named "
-                "'output'. Name the output layer 'output', or set learning.trained to a regular "
-                f"expression that matches any of {listed(named_leaves(params))}."
+                "learning.trained = head: the model must have a unique output layer. Name an "
+                "affine layer 'output', or set learning.trained to a regular expression that "
+                f"matches any of {listed(named_leaves(params))}."
             )
         return {f"{layer}kernel", f"{layer}bias"}
 
@@ -120,15 +120,15 @@ class Matching(TrainedPart):
 
 
 class Lora(TrainedPart):
-    """Low-rank adaptation of dense kernels (Hu et al., 2021): kernel + scale * a b.
+    """Low-rank adaptation of dense kernels (Hu et al., 2021): ``kernel + scale * a @ b``.
 
-    Clients train only two factors per adapted kernel [H, C]: a [H, rank], initially drawn from
-    N(0, 1 / H), and b [rank, C], initially 0. The server averages the factors, not their products.
+    Clients train only two factors per adapted kernel [H, C]: ``a`` [H, rank], initially drawn from
+    N(0, 1 / H), and ``b`` [rank, C], initially 0. The server averages factors, not products.
 
     Attributes:
       rank: rank of the change to each kernel.
       targets: regular expression for the paths of 2-D leaves named ``kernel``.
-      scale: multiplier applied to each product a b (alpha / rank in the LoRA paper).
+      scale: multiplier applied to each product ``a @ b`` (alpha / rank in the LoRA paper).
     """
 
     name: ClassVar[str] = "lora"

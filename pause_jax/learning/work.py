@@ -40,8 +40,7 @@ class LocalWork(NamedTuple):
     def steps(self, size: Array | int, factors: Array | None = None) -> Steps:
         """Return the step counts of clients with ``size`` samples and work ``factors`` (default 1).
 
-        A pass and a round each have at most ``max_steps`` steps. ``per_pass`` is static if
-        ``size`` is a Python integer.
+        A pass or round has at most ``max_steps`` steps. An int ``size`` makes ``per_pass`` static.
         """
         per_pass = -(-size // self.batch_size)
         if isinstance(size, int):
@@ -88,10 +87,10 @@ class WorkLaw(Config):
 
 
 class EqualWork(WorkLaw):
-    """Equal number of epochs or local steps for all clients."""
+    """The same number of epochs or local steps for every client."""
 
     name: ClassVar[str] = "equal"
-    summary: ClassVar[str] = "equal number of epochs or steps for all clients"
+    summary: ClassVar[str] = "the same number of epochs or steps for every client"
     equal: ClassVar[bool] = True
 
     @property
@@ -130,7 +129,7 @@ class PerClient(WorkLaw):
 
 
 class UniformWork(WorkLaw):
-    """Uniform random factor per client and round, like stragglers' epochs in FedProx.
+    """Uniform random factor per client and round, similar to FedProx's model of stragglers.
 
     Expected speeds and latencies are averages over eight equally likely factors per client.
 
@@ -171,7 +170,7 @@ def gradient_weights(
     """Return FedNova's |a|_1 after 0, 1, ..., ``max_steps`` steps (Wang et al., 2020).
 
     A linear optimiser's update is a weighted sum of gradients. ``|a|_1`` is the sum of these
-    weights divided by the sum after one step, computed with all loss gradients set to 1.
+    weights divided by the sum after one step. Both sums are computed with loss gradients of 1.
     """
     import optax
 

@@ -90,7 +90,7 @@ class Context(NamedTuple):
       privacy: privacy mechanism, with per-client budgets if budgets differ. A policy may read the
         budget schedule, but must not call ``privatize``.
       min_latency: minimum latency tau_min in seconds.
-      expected_speed: float [K], mu_k, averaged over rounds if mu_k varies (only for the genie).
+      expected_speed: float [K], mu_k, averaged over rounds if it varies. Only the genie may use it.
       expected_latency: float [K], E[tau_k] in seconds, for policies that assume known latencies.
       varying: (round) -> float [K], mu_k in that round; None if mu_k is constant.
       forecast: (clock, ahead) -> float [K], probability that a client connected at ``clock`` is
@@ -174,7 +174,7 @@ class PolicyConfig(Config):
         return num_selected
 
     def build(self, context: Context) -> Policy:
-        """Build the policy for one network."""
+        """Build the policy for the client network that ``context`` describes."""
         raise NotImplementedError(
             f"{type(self).__name__}.build is not defined. Define build(context) -> Policy."
         )
@@ -207,8 +207,8 @@ def policy_of(config: PolicyConfig, context: Context) -> Policy:
     Raises:
       TypeError: if ``build`` does not return a :class:`Policy`.
       ConfigError: if the config overrides ``releases``, or the query requests undeclared losses.
-        During tracing, the returned ``update`` also raises ConfigError if an undeclared field
-        makes it fail, or if the new and initial states differ in structure, shape or dtype.
+        During tracing, the returned ``update`` raises ConfigError if it fails because a field is
+        undeclared, or if the new state differs from the initial state in structure, shape or dtype.
     """
     name = type(config).__name__
     built = config.build(context)
@@ -236,7 +236,7 @@ def policy_of(config: PolicyConfig, context: Context) -> Policy:
         try:
             later = updated(absent)
         except Exception:
-            # Reading a None field can raise any exception. Find the fields that caused the error.
+            # A field that is None can cause any exception. Find the fields that caused the error.
             missing = [field for field in absent if _fails(updated, [field])]
             if not missing or _fails(updated, []):
                 raise

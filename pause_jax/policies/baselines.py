@@ -77,12 +77,11 @@ class All(PolicyConfig):
 class RoundRobin(PolicyConfig):
     """Policy that selects the next m available clients in a fixed cyclic order.
 
-    A cohort consists of neighbours in this order. If clients are numbered by speed, as in the
-    papers' networks, the clients in a cohort have similar speeds, which shortens rounds.
+    If this cyclic order follows client speed, as in the papers' networks, the clients in a cohort
+    have similar speeds, which shortens rounds.
 
     Attributes:
-      order: ``number`` for ascending client numbers, or ``shuffled`` for a random permutation
-        that is the same in every run.
+      order: ``number`` for ascending numbers, or ``shuffled`` for a fixed random permutation.
     """
 
     name: ClassVar[str] = "round_robin"

@@ -90,15 +90,15 @@ def dep_round(probability: Float[Array, " K"], num_selected: int, key: Array) ->
 
 
 def _settled(probability: Array, chance: Array) -> Array:
-    """Draw a mask [n] with given inclusion probabilities from uniform ``chance`` [n], n = 2^i."""
+    """Draw a mask [2^i] with given inclusion probabilities, using uniform variates ``chance``."""
     if len(probability) == 1:
         return probability > 0.5  # an integer up to rounding
     half = len(probability) // 2
     left, right = probability[:half], probability[half:]
     both = left + right
     over = both > 1
-    # In each pair, one client gets probability 1 if their sum exceeds 1, and 0 otherwise. The other
-    # client gets the remainder. If the sum is almost 1, both branches draw the same client.
+    # One client of each pair gets probability 1 if the pair's total exceeds 1, and 0 otherwise. The
+    # other client gets the remainder. If the total is almost 1, both branches draw the same client.
     left_goes_on = jnp.where(
         over, (1 - chance[:half]) * (2 - both) < 1 - left, chance[:half] * both < left
     )

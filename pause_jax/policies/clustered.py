@@ -78,18 +78,18 @@ class HicsFl(PolicyConfig):
 
     Let v be a client's update of the output layer's bias. The entropy h of softmax(v / T) indicates
     how balanced the client's labels are. Ward's method (SciPy, on the host) clusters clients by the
-    angle between their output-layer updates plus lambda ``|h_i - h_j|``. Each of m draws selects a
-    cluster that still has undrawn clients, then draws one of these uniformly at random. After t of
+    angle between their output-layer updates plus lambda ``|h_i - h_j|``. Each of m steps draws a
+    cluster that has undrawn clients, and then one of its undrawn clients uniformly. After t of
     T_max rounds, the probability of a cluster with mean entropy h is proportional to exp(gamma (1 -
-    t / T_max) h). Aggregation weights are equal. Clients without a received update are selected
-    first, in random order. The policy reads clipped and noised updates and, unlike the authors'
-    code, never switches to clustered sampling. Without a model, it falls back to ``random``.
+    t / T_max) h). Aggregation weights are equal. Clients whose first update has not arrived are
+    selected first, in random order. The policy reads noised updates and, unlike the authors' code,
+    never switches to clustered sampling. Without a model, it falls back to ``random``.
 
     Attributes:
       clusters: M, maximum number of clusters (default: the cohort size).
       temperature: T, temperature of the softmax.
       entropy_weight: lambda, weight of the entropy difference in the distance.
-      annealing: gamma, strength of the preference for high entropy in round 1.
+      annealing: gamma, initial strength of the preference for high entropy.
     """
 
     name: ClassVar[str] = "hics_fl"
@@ -165,21 +165,21 @@ def similarity_distributions(
 ) -> NDArray[np.float64]:
     """Compute the m distributions of Algorithm 2, float [m, K], from distances [K, K].
 
-    A client with n_i samples has mass m n_i, and each of m bins has capacity sum(n). A row of the
-    result is a bin divided by its capacity, so it sums to one. Column i sums to m n_i / sum(n) =
-    m p_i, so the draws are unbiased. The permutation ``order`` breaks ties.
+    A client with n_i samples has mass m n_i, and each of m bins has capacity sum(n). Each row of
+    the result is a bin divided by its capacity, so it sums to one. Column i sums to m n_i / sum(n)
+    = m p_i, so the draws are unbiased. The permutation ``order`` breaks ties.
 
     1. A client with at least 1/m of the data first fills one or more entire bins. (The authors'
        code omits this step, which makes sampling biased for these clients.)
-    2. Ward's tree is cut into clusters that each fit into one bin, giving at least as many clusters
-       as open bins. The largest clusters seed one open bin each, in descending order.
-    3. The clients in the other clusters, starting with the smallest cluster, are poured into the
-       open bins one after another. Mass beyond a bin's capacity flows into the next bin.
+    2. Ward's tree is cut into clusters that each fit into one bin. The largest clusters seed one
+       open bin each, in descending order.
+    3. The open bins are filled one by one with the clients in the other clusters, from the smallest
+       cluster to the largest. Mass beyond a bin's capacity flows into the next bin.
     """
     capacity = float(np.sum(data_size))
     mass = num_selected * data_size.astype(np.float64)
     number = (mass // capacity).astype(np.int64)
-    # Bins [n, K] filled by a single client each, and the remaining masses [K].
+    # Bins [n, K] that are each filled by a single client, and the remaining masses [K].
     owner = np.repeat(np.arange(len(mass)), number)
     own = capacity * (owner[:, None] == np.arange(len(mass))[None, :])
     mass -= number * capacity
@@ -203,9 +203,9 @@ def _pour(
     in_turn: NDArray[np.integer],
     capacity: float,
 ) -> NDArray[np.float64]:
-    """Pour the masses of clients ``in_turn`` into the bins one by one, and return the bins."""
+    """Fill the bins one by one with client masses in the order ``in_turn``, and return the bins."""
     poured, room = mass[in_turn], capacity - bins.sum(axis=1)
-    # Cumulative mass after each client, and cumulative room after each bin.
+    # Cumulative mass after each client, and cumulative free capacity after each bin.
     ends, full = np.cumsum(poured)[None, :], np.cumsum(room)[:, None]
     overlap = np.minimum(ends, full) - np.maximum(ends - poured[None, :], full - room[:, None])
     bins = bins.copy()
@@ -291,8 +291,8 @@ def draw_in_clusters(
 ) -> Float[Array, " K"]:
     """Draw clients, and return ranks, float [K], from ``count`` (drawn first) to 0 (not drawn).
 
-    Only clients in ``among`` are drawn. Each of up to ``count`` draws selects a cluster that still
-    has undrawn clients, with weights exp(``taste``), then draws one of these clients uniformly.
+    Only clients in ``among`` are drawn. Each of up to ``count`` steps draws a cluster with undrawn
+    clients, and then one of its undrawn clients uniformly. Cluster weights are exp(``taste``).
     """
     order_key, draw_key = jax.random.split(key)
     order = jax.random.permutation(order_key, label.shape[0])

@@ -39,7 +39,7 @@ class DivFl(PolicyConfig):
     """
 
     name: ClassVar[str] = "divfl"
-    summary: ClassVar[str] = "a diverse cohort by facility location on updates"
+    summary: ClassVar[str] = "a diverse cohort, chosen by facility location on client updates"
     reads: ClassVar[tuple[str, ...]] = ("update",)
     observes: ClassVar[str] = "noised updates"
     reference: ClassVar[str] = "Balakrishnan et al. 2022"
@@ -95,8 +95,8 @@ def greedy(
 ) -> Float[Array, " K"]:
     """Choose clients, and return ranks, float [K], from ``count`` (chosen first) to 0 (not chosen).
 
-    Each of at most ``count`` steps adds the client in ``among`` that minimises the total distance
-    from ``known`` clients to their nearest chosen clients. Ties are broken by ``order``.
+    Each step adds the client in ``among`` that minimises the total distance from ``known`` clients
+    to their nearest chosen clients. Ties are broken by ``order``.
     """
 
     def take(step: Array, so_far: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -121,8 +121,8 @@ def neighbours(
 ) -> Float[Array, " m"]:
     """Return the share of clients that each chosen client represents, float [m], summing to one.
 
-    A chosen client represents itself and the unchosen ``known`` clients nearest to it. The first
-    chosen client wins ties. Chosen clients outside ``known`` represent only themselves.
+    A chosen client represents itself and the unchosen ``known`` clients nearest to it. Ties go to
+    the earlier client in ``clients``. Chosen clients outside ``known`` represent only themselves.
     """
     chosen = mask_of(clients, active, distance.shape[0])
     apart = jnp.where((active & known[clients])[None, :], distance[:, clients], jnp.inf)

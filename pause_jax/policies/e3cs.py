@@ -37,7 +37,7 @@ class E3cs(PolicyConfig):
     weight w_k is multiplied by exp((m - K sigma) eta / (K p_k)).
 
     Attributes:
-      quota: floor sigma in units of the uniform probability m / K. With quota 1, draws are uniform.
+      quota: sigma, lower bound on p_k, as a fraction of m / K. With quota 1, draws are uniform.
       schedule: ``constant``, or ``late`` for no floor in the first quarter of the rounds and
         ``quota`` afterwards. (``late`` with a quota of 1 is E3CS-inc.)
       rate: eta, learning rate of the weights.

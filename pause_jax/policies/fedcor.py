@@ -47,7 +47,7 @@ class FedCor(PolicyConfig):
     Loss changes have the covariance Sigma = X^T X + 0.01^2 I. X [F, K] is fitted by maximum
     likelihood to the loss changes in rounds with random cohorts: the first ``warmup`` rounds and
     then every ``interval``-th round. (The authors' code trains the later random cohorts in addition
-    to the greedy cohorts, without counting the time.) All available clients report losses before
+    to greedy cohorts, without counting the extra time.) All available clients report losses before
     and after these rounds. In other rounds, m clients are chosen one by one. Each choice maximises
     alpha^c_k sum_i p_i Sigma_ik / sqrt(Sigma_kk), where Sigma is conditioned on earlier choices,
     p_i is i's data share, and c_k counts k's greedy choices since the last fit. Weights are equal.
@@ -59,10 +59,10 @@ class FedCor(PolicyConfig):
       steps: number of Adam steps per fit.
       step_size: Adam step size.
       window: number of earlier rounds that each fit includes in addition to the last round.
-      discount: factor by which a loss change's weight in the log-likelihood decays per round.
+      discount: per-round decay factor for the weight of each loss change in the log-likelihood.
       annealing: alpha, decay factor of a client's score per greedy choice since the last fit.
       query_share: time to evaluate a sample, relative to the client's latency per training sample.
-        The default assumes that a forward pass takes 1/3 of a training step.
+        The default assumes that a forward pass takes 1/3 as long as a training step.
     """
 
     name: ClassVar[str] = "fedcor"

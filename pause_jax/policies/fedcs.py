@@ -30,10 +30,9 @@ class FedCs(PolicyConfig):
 
     Randomly drawn candidates report their resources, which determine their expected latencies. A
     client's upload takes a fraction ``upload_share`` of its expected latency, and local training
-    takes the rest. Clients upload one at a time while others are still training. At most m clients
+    takes the rest. Clients upload one at a time while others are still training. (Only the
+    selection rule assumes sequential uploads. Simulated uploads run in parallel.) At most m clients
     are accepted, and the remaining slots stay empty.
-
-    Only the selection rule assumes sequential uploads, whereas simulated uploads run in parallel.
 
     Attributes:
       candidates: number of clients queried per round, from m to K (default: min(2 m, K)).
@@ -94,8 +93,8 @@ def greedy(
 
     Clients compute in parallel from the start and upload one after another. If the accepted clients
     finish after Theta seconds, a candidate adds ``upload`` + max(0, ``compute`` - Theta) seconds.
-    Each step examines the candidate that adds the least time. This candidate is accepted if the
-    round then ends before the deadline, and dropped otherwise.
+    Each step examines the candidate that adds the least time. The candidate is accepted if the
+    round would still end before the deadline, and dropped otherwise.
     """
 
     def look_at_next(_: int, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:

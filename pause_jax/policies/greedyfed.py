@@ -44,7 +44,7 @@ class GreedyFed(PolicyConfig):
     ``learning.validation`` must be > 0. Without a model, the policy falls back to ``random``.
 
     Attributes:
-      sweeps: number of permutations in which each client in the cohort comes first.
+      sweeps: number of permutations that start with a given client of the cohort.
       tolerance: largest value difference treated as 0. Once a coalition's value is this close to
         the whole cohort's, the remaining clients in the permutation contribute 0. If the whole
         cohort changes the loss by less than this, all Shapley values in the round are 0.
@@ -122,7 +122,7 @@ def coalition_value(
 
 
 def permutations(key: Array, size: int, sweeps: int) -> Array:
-    """Draw permutations, int [sweeps * size, size]. Each entry comes first ``sweeps`` times."""
+    """Draw permutations, int [sweeps * size, size]. Each index comes first in ``sweeps`` rows."""
     lead = jnp.tile(jnp.arange(size), sweeps)
     score = jax.random.uniform(key, (sweeps * size, size))
     return jnp.argsort(score.at[jnp.arange(sweeps * size), lead].set(-1.0), axis=1)

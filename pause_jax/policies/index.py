@@ -22,7 +22,7 @@ from pause_jax.policies.base import Context
 
 
 class Index(NamedTuple):
-    """Functions that implement an index rule for one network."""
+    """Functions that implement an index rule for a network of clients."""
 
     init: Callable[[], Any]
     value: Callable[[Array, Any, Array], Array]  # (key, state, round) -> float [K]
@@ -35,7 +35,7 @@ class IndexRule(Config):
     """Base class for index-rule configs."""
 
     def build(self, context: Context) -> Index:
-        """Build the index functions for one network."""
+        """Build the index functions for the client network that ``context`` describes."""
         raise NotImplementedError
 
 
@@ -55,7 +55,7 @@ class Ucb(IndexRule):
     """UCB index of BSFL and PAUSE (Eq. 13): zeta * mean + sqrt((m + 1) ln t / T_k).
 
     Attributes:
-      speed_weight: zeta, mean speed weight (1 in the paper, 3 in the authors' large network).
+      speed_weight: zeta, weight of the mean speed (paper: 1; authors' large network: 3).
     """
 
     name: ClassVar[str] = "ucb"

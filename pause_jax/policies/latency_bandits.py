@@ -29,7 +29,7 @@ from pause_jax.policies.choose import (
 
 
 class CsUcb(PolicyConfig):
-    """Selection of the m clients with the largest UCBs for 1 - min(tau, tau_max) / tau_max.
+    """Selection of the m clients with the largest UCBs on the reward 1 - min(tau / tau_max, 1).
 
     Attributes:
       max_latency: tau_max, in seconds. Latencies of tau_max or more yield a reward of 0.
@@ -66,7 +66,7 @@ class QueueState(NamedTuple):
 
 
 class CsUcbQ(PolicyConfig):
-    """CS-UCB with a virtual queue per client that enforces a minimum participation rate.
+    """CS-UCB with per-client virtual queues that enforce minimum participation rates.
 
     Before each selection, queue D_k is set to max(D_k + phi m p_k - b_k, 0), where p_k is client
     k's data share, and b_k is 1 if the client was in the last cohort, else 0. The policy selects

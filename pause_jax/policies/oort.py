@@ -34,7 +34,7 @@ class OortState(NamedTuple):
 
 
 class Oort(PolicyConfig):
-    """Exploitation of high-utility and exploration of new clients, with a penalty for slow clients.
+    """Policy that exploits high-utility clients, explores new clients and penalises slow clients.
 
     A client's score in round R is its utility plus sqrt(0.1 ln R / L), where L is the round of its
     last report. The utility is ``|B| sqrt(mean squared loss)`` over the client's training samples
@@ -160,9 +160,9 @@ class Oort(PolicyConfig):
     def paced(self, threshold: Array, history: Float[Array, " rounds"], round: Array) -> Array:
         """Return the latency percentile after a round, limited to [5, 100] if the pacer adjusts it.
 
-        Every W rounds from round 2 W onwards, the pacer compares A and B, the sums of ``history``
-        over the first and last W rounds. The percentile rises if ``|B - A| <= 0.1 A`` and falls
-        if ``|B - A| >= 5 A``. A higher percentile admits slower clients. (In the paper, the pacer
+        Every W rounds from round 2 W onwards, the pacer compares A and B, the sums of the first and
+        last W entries of ``history``. The percentile rises if ``|B - A| <= 0.1 A`` and falls if
+        ``|B - A| >= 5 A``. A higher percentile admits slower clients. (In the paper, the pacer
         raises the percentile if A > B.)
         """
         step = self.pacer_step
@@ -187,12 +187,11 @@ class Pisces(PolicyConfig):
     """Selection by ``|B| sqrt(mean squared loss) / (lag + 1)^beta``, plus random exploration.
 
     The lag is the mean staleness of a client's last n updates. In synchronous rounds, the lag is 0,
-    and the score is Oort's statistical utility. Explored clients, whose number follows a binomial
-    distribution, are drawn from the clients whose first update has not arrived.
+    and the score is Oort's statistical utility. The number of explored clients is binomially
+    distributed. Explored clients are drawn from the clients whose first update has not arrived.
 
     The rule follows the ``statistical_only`` branch of the authors' code, which produced most of
-    their figures. The optional outlier removal is not implemented. ``Asynchronous(pace=b)`` paces
-    the server as in Pisces.
+    their figures. Outlier removal is omitted. ``Asynchronous(pace=b)`` sets the pace as in Pisces.
 
     Attributes:
       penalty: beta, exponent of the lag.

@@ -112,7 +112,7 @@ class Bsfl(Pause):
 
 
 class Genie(PolicyConfig):
-    """Genie in Eq. (10) of PAUSE, which maximises the reward using the true expected speeds."""
+    """Genie policy, which maximises the reward using the true expected speeds (PAUSE, Eq. 10)."""
 
     name: ClassVar[str] = "genie"
     summary: ClassVar[str] = "maximises the reward with the true expected speeds"
@@ -136,7 +136,7 @@ class Mixture(PolicyConfig):
     """
 
     name: ClassVar[str] = "mixture"
-    summary: ClassVar[str] = "PAUSE for the long-run reward, by Frank-Wolfe steps"
+    summary: ClassVar[str] = "PAUSE with Frank-Wolfe steps towards the largest long-run reward"
     observes: ClassVar[str] = "latency"
     assumes: ClassVar[str] = "data sizes, tau_min"
     reference: ClassVar[str] = "ours; Frank and Wolfe 1956"

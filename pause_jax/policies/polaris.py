@@ -33,8 +33,8 @@ class PolarisState(NamedTuple):
 class Polaris(PolicyConfig):
     """Sampling without replacement with probabilities q_k that minimise sum(a_k / q_k + b_k q_k).
 
-    The terms a_k = beta p_k^2 G_k^2 and b_k = gamma p_k^2 s_k^2 G_k measure the effects of large
-    and stale updates. The solution is q_k = sqrt(a_k / (b_k + tau)). Bisection finds the tau
+    The terms a_k = beta p_k^2 G_k^2 and b_k = gamma p_k^2 s_k^2 G_k measure the effects of update
+    size and of staleness. The solution is q_k = sqrt(a_k / (b_k + tau)). Bisection finds the tau
     for which q sums to one. p_k is client k's share of the data. G_k is the norm of the last
     received update, noise included. For unexplored clients, G_k is initially 0.5, and then
     ``optimism`` times the mean norm in the last round. s_k is 0.01 at first, 0.1 after a timely
@@ -44,8 +44,8 @@ class Polaris(PolicyConfig):
     updates, because policies do not observe these updates.
 
     Attributes:
-      size_weight: beta, weight of large updates.
-      staleness_weight: gamma, weight of stale updates.
+      size_weight: beta, weight of the update-size terms a_k.
+      staleness_weight: gamma, weight of the staleness terms b_k.
       optimism: alpha, factor that multiplies the mean norm for unexplored clients.
     """
 

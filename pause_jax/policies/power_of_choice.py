@@ -47,7 +47,7 @@ class PowerOfChoice(PolicyConfig):
       schedule: ``constant`` d, or ``linear`` to decrease d linearly over rounds to m (adapow-d).
       batch_size: mini-batch size for ``batch``.
       query_share: time to evaluate a sample, relative to the client's latency per training sample.
-        The default assumes that a forward pass takes 1/3 of a training step.
+        The default assumes that a forward pass takes 1/3 as long as a training step.
     """
 
     name: ClassVar[str] = "power_of_choice"

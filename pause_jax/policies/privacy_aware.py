@@ -1,8 +1,8 @@
 """Policies for heterogeneous budgets, where clients with smaller budgets send noisier updates.
 
 The error of a cohort's average update grows with nu_k, the expected squared norm of the noise in
-client k's next release. Sampling with probabilities not proportional to data size adds a bias.
-For similar problems, see arXiv 2408.08642, 2505.13655, 2602.21844 and 2602.22633.
+client k's next release. With equal aggregation weights, sampling that is not proportional to data
+size adds a bias. For similar problems, see arXiv 2408.08642, 2505.13655, 2602.21844 and 2602.22633.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pause_jax.policies.choose import (
 )
 
 BISECTION_STEPS = 60
-# Lower bound on relative costs, because sampling weights must be positive.
+# Lower bound on relative costs, which keeps sampling weights positive.
 LEAST_COST = 1e-4
 
 
@@ -111,9 +111,9 @@ class NoiseSampling(PolicyConfig):
 class TolerantFirst(PolicyConfig):
     """Selection of the m available clients with the least noise in their next releases.
 
-    Aggregation weights are equal. This policy is the limit of :class:`NoiseSampling` for lambda ->
-    0 and G_k = 0, where each q_k is 1 / m or 0. Under the ``geometric`` schedule, each release of a
-    client is noisier than the previous one, so clients take turns.
+    Aggregation weights are equal. This policy is the limit of :class:`NoiseSampling` with G_k = 0
+    as lambda -> 0, where each q_k is 1 / m or 0. Under the ``geometric`` schedule, each release of
+    a client is noisier than the previous one, so clients take turns.
     """
 
     name: ClassVar[str] = "tolerant_first"

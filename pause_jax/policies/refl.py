@@ -49,9 +49,7 @@ class Refl(PolicyConfig):
     """
 
     name: ClassVar[str] = "refl"
-    summary: ClassVar[str] = (
-        "clients available now but not later, and fewer while stragglers are pending"
-    )
+    summary: ClassVar[str] = "clients that are available now but unlikely to be available later"
     observes: ClassVar[str] = "reported forecasts, durations, stragglers"
     assumes: ClassVar[str] = "expected latencies, forecasts of availability"
     reference: ClassVar[str] = "Abdelmoniem et al. 2023"

@@ -42,7 +42,7 @@ class ClusteredSize(PolicyConfig):
     """
 
     name: ClassVar[str] = "clustered_size"
-    summary: ClassVar[str] = "one draw from each of m clusters by data size"
+    summary: ClassVar[str] = "one draw from each of m clusters formed by data size"
     assumes: ClassVar[str] = "data sizes"
     reference: ClassVar[str] = "Fraboni et al. 2021, Alg. 1"
 
@@ -118,7 +118,7 @@ def size_distributions(data_size: Array, num_selected: int) -> Array:
 
 
 def draw_from_rows(key: Array, rows: Array, available: Array, context: Context) -> Selection:
-    """Draw one available client from each row of ``rows``, unnormalised probabilities [m, K].
+    """Draw one available client from each row of the unnormalised probabilities ``rows`` [m, K].
 
     All draws have the same weight. A client drawn twice trains once with twice the weight, leaving
     one slot empty. Weights sum to one, or to zero if no client is available.

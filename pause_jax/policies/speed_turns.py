@@ -35,7 +35,7 @@ class SpeedTurns(PolicyConfig):
     """
 
     name: ClassVar[str] = "speed_turns"
-    summary: ClassVar[str] = "turns in cohorts of similar estimated speed"
+    summary: ClassVar[str] = "clients take turns in cohorts of similar estimated speed"
     observes: ClassVar[str] = "latency"
     assumes: ClassVar[str] = "tau_min"
     reference: ClassVar[str] = "ours"

@@ -30,21 +30,21 @@ class TiflState(NamedTuple):
 class Tifl(PolicyConfig):
     """Random cohort from a random tier of clients with similar latencies.
 
-    The expected latencies divide the clients into tiers whose sizes differ by at most one. At
-    first, all tiers are equally probable. In round 1 and every ``interval`` rounds after it, all
-    available clients report the global model's loss on their training data. If the mean loss of the
-    last cohort's tier has not decreased since the previous check, the tiers with credits are ranked
-    by their mean losses, and their probabilities become proportional to their ranks, largest for
+    Clients are divided by expected latency into tiers whose sizes differ by at most one. At first,
+    all tiers are equally likely. In round 1 and every ``interval`` rounds thereafter, all available
+    clients report the global model's loss on their training data. If the mean loss of the last
+    cohort's tier has not decreased since the previous check, the tiers with remaining credits are
+    ranked by mean loss. A tier's probability becomes proportional to its rank, which is highest for
     the largest loss. Tied tiers share their mean rank. The paper ranks tiers by test accuracy.
 
     Choosing a tier costs a credit. Tiers without credits or available clients are skipped. If all
-    tiers are skipped, those with available clients are equally probable. If the chosen tier has
-    fewer than m available clients, the remaining slots stay empty.
+    tiers are skipped, a tier with available clients is chosen uniformly at random. If the chosen
+    tier has fewer than m available clients, the remaining slots stay empty.
 
     Attributes:
       tiers: number of tiers, at most K.
       interval: number of rounds between checks.
-      credits: credits of a tier, relative to T / ``tiers`` for T rounds.
+      credits: credits per tier, as a multiple of T / ``tiers``, where T is the number of rounds.
       query_share: time to evaluate a sample, relative to the client's latency per training sample.
     """
 
@@ -111,7 +111,7 @@ class Tifl(PolicyConfig):
 
 
 def ranks(loss: Float[Array, " n"], usable: Bool[Array, " n"]) -> Float[Array, " n"]:
-    """Return 1 for the usable tier with the smallest loss, 2 for the next, and 0 if not usable.
+    """Return each usable tier's rank by ascending loss (from 1), and 0 for unusable tiers.
 
     This is ``ChangeProbs`` of TiFL without the common factor. Tied tiers share their mean rank.
     """

@@ -1,13 +1,13 @@
 """Two-point attacks that an audit uses to lower-bound a mechanism's epsilon.
 
-By Jagielski, Ullman and Oprea (2020), for any (epsilon, delta)-LDP mechanism M and any event E,
+For any (epsilon, delta)-LDP mechanism M and any event E,
 
     P[M(x0) in E] <= e^epsilon P[M(x1) in E] + delta        for neighbours x0 and x1,
 
-so estimates of the two probabilities yield a lower bound on epsilon. The event E is "a score of the
-release is at least a threshold", or its complement. We fit the scores, choose the attack (inputs,
-score and event) and count how often the event occurs. Each of these three steps uses a separate set
-of releases, so the count is unbiased.
+so estimates of the two probabilities yield a lower bound on epsilon (Jagielski, Ullman and Oprea,
+2020). The event E is "a score of the release is at least a threshold", or its complement. We fit
+the score functions, choose the attack (inputs, score and event) and count how often the event
+occurs. Each of these three steps uses a separate set of releases, so the count is unbiased.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from jax import Array
 from jax.tree_util import Partial
 from scipy.special import betaincinv
 
-# Confidence level of the bounds that rank thousands of candidate attacks. At a lower level,
-# candidates with lucky counts of a rare event would win.
+# Confidence level of the bounds that rank thousands of candidate attacks. At a lower level, chance
+# occurrences of rare events would decide the ranking.
 CHOICE_CONFIDENCE = 0.999
 THRESHOLDS = 201  # number of thresholds per score
 MAX_DISCRIMINANT = 256  # maximum number of entries for estimating covariances
@@ -37,7 +37,7 @@ Draw = Callable[[Array, np.ndarray, int, Callable[[np.ndarray], np.ndarray]], np
 
 
 class Attack(NamedTuple):
-    """Pair of inputs and an event, defined by the score of a release, that distinguishes them."""
+    """Attack that distinguishes two inputs by whether a release's score reaches a threshold."""
 
     name: str  # names of the pair and the score
     inputs: tuple[np.ndarray, np.ndarray]  # x0, x1
@@ -139,7 +139,7 @@ def _choose(
     choose: int,
     delta: float,
 ) -> Attack:
-    """Fit scores to releases of two inputs, and return the attack that is best on new releases."""
+    """Fit score functions to releases, and return the attack that is best on new releases."""
     x0, x1 = inputs
     keys = jax.random.split(key, 4)
     seen0 = draw(keys[0], x0, fit, lambda y: y)
@@ -176,7 +176,7 @@ def _best_events(
 
 
 def _fit(direction: np.ndarray, seen0: np.ndarray, seen1: np.ndarray) -> dict[str, Score]:
-    """Fit scores, and return them keyed by name. Each score detects one type of noise or fault."""
+    """Return fitted score functions by name. Each score detects one type of noise or fault."""
     mean0, mean1 = seen0.mean(axis=0), seen1.mean(axis=0)
     touched = direction != 0
 
@@ -209,8 +209,8 @@ def _discriminants(seen0: np.ndarray, seen1: np.ndarray) -> dict[str, Score]:
     """Fit a linear and a quadratic discriminant to releases [n, entries] of two inputs."""
     mean0, mean1 = seen0.mean(axis=0), seen1.mean(axis=0)
     spread0, spread1 = (np.atleast_2d(np.cov(seen, rowvar=False)) for seen in (seen0, seen1))
-    # If noise cancels in a combination of entries, the covariance is singular. The ridge makes it
-    # invertible but still gives a noise-free combination a million times the weight of others.
+    # Noise may cancel between entries. The ridge term makes the singular covariance invertible but
+    # still gives a noise-free combination a million times the usual weight.
     entries = mean0.size
     ridge = 1e-6 * np.trace(spread0 + spread1) / entries + 1e-30
     ridge = ridge * np.eye(entries)

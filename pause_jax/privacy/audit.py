@@ -63,10 +63,7 @@ def audit(
         (neighbours are any two updates). The default is the mechanism's ``unit``.
       dimension: d, number of coordinates of an update.
       samples: total number of releases, half to find the attack and half to measure it.
-      confidence: confidence of the lower bound.
-
-    Returns:
-      Audit result, in which every epsilon is for a single release, per unit of the claim.
+      confidence: confidence level of the lower bound, > 0 and < 1.
 
     Raises:
       ConfigError: if the claim, epsilon, dimension, number of samples or confidence is invalid.
@@ -113,5 +110,5 @@ def _neighbours(claim: str, dimension: int) -> dict[str, tuple[np.ndarray, np.nd
     # Norm clipping also changes the other coordinates, but the claim covers a single coordinate.
     return pairs | {
         "+-e_1, other coordinates large": (full, full - 2 * axis),
-        "0 or huge e_1, other coordinates large": (full - axis, full + 1e4 * axis),
+        "first coordinate 0 or huge, other coordinates large": (full - axis, full + 1e4 * axis),
     }

@@ -3,7 +3,7 @@
 A schedule defines eps_i for i = 1, 2, ... with sum eps_i <= eps_bar. By basic composition (PAUSE,
 Theorem 2), all of a client's releases are then jointly eps_bar-LDP, regardless of how often the
 client is chosen and how this choice depends on the past. Each epsilon is per client and per
-``Mechanism.unit``. Methods that take participations work elementwise on integer arrays.
+``Mechanism.unit``. Methods apply elementwise to integer arrays of participations.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Schedule(Budget):
         return self.total_epsilon * (1 - self.remaining(participations))
 
     def at_least_something(self, epsilon: Array) -> Array:
-        """Raise eps_i elementwise to at least ``LEAST_SHARE`` * eps_bar, because 0 is invalid."""
+        """Return max(eps_i, ``LEAST_SHARE`` * eps_bar) elementwise, because eps_i must be > 0."""
         tiny = jnp.finfo(epsilon.dtype).tiny
         return jnp.maximum(epsilon, jnp.maximum(self.total_epsilon * LEAST_SHARE, tiny))
 
@@ -157,7 +157,7 @@ class Uniform(Schedule):
     """
 
     name: ClassVar[str] = "uniform"
-    summary: ClassVar[str] = "eps_bar / n for n participations, then the budget is spent"
+    summary: ClassVar[str] = "eps_bar / n per participation, exhausted after n participations"
 
     horizon: float = number(default=50.0, at_least=1)
 

@@ -35,8 +35,8 @@ class Tiers(BudgetLaw):
 
     Attributes:
       values: each tier's factor, > 0 (static). If ``total_epsilon`` is 1, the factors are budgets.
-      shares: share of the clients in each tier, summing to 1 (static). Tier sizes are rounded to
-        integers that sum to K with the largest-remainder method.
+      shares: share of the clients in each tier, summing to 1 (static). The largest-remainder
+        method rounds tier sizes to integers that sum to K.
     """
 
     name: ClassVar[str] = "tiers"
@@ -48,8 +48,8 @@ class Tiers(BudgetLaw):
     def check(self, path: str, sizes: Sizes) -> None:
         if not self.values or len(self.values) != len(self.shares):
             raise ConfigError(
-                f"{path}: has {len(self.values)} values and {len(self.shares)} shares: must have "
-                "one value and one share per tier. Add the missing entries."
+                f"{path}: has {len(self.values)} values and {len(self.shares)} shares, but each "
+                "tier must have one value and one share. Add the missing entries."
             )
         if abs(sum(self.shares) - 1) > 1e-6:
             raise ConfigError(

@@ -48,7 +48,7 @@ def log_complement(log_probability: Array) -> Array:
 
 
 def upper_quantile(log_probability: Array) -> Array:
-    """Compute x with log P(N >= x) = ``log_probability`` < 0 elementwise, for standard normal N."""
+    """Solve log P(N >= x) = ``log_probability`` < 0 for x elementwise, with standard normal N."""
     # P(N >= x) and P(N >= -x) sum to 1, so search on the side where x >= 0.
     mirrored = log_probability > -jnp.log(2.0)
     tail = jnp.where(mirrored, log_complement(log_probability), log_probability)
@@ -71,7 +71,7 @@ def above(key: Array, log_probability: Array) -> Array:
 
 
 def gaussian_multiplier(epsilon: Array, delta: Array | float) -> Array:
-    """Compute the smallest sigma / sensitivity for which normal noise is (epsilon, delta)-DP.
+    """Compute the smallest sigma / sensitivity for which Gaussian noise is (epsilon, delta)-DP.
 
     Balle and Wang 2018 (arXiv 1805.06530), Theorem 8: delta >= Phi(1/(2t) - epsilon t) - e^epsilon
     Phi(-1/(2t) - epsilon t) for the multiplier t. Bisection over log t solves the inequality, and
@@ -100,7 +100,7 @@ def gaussian_multiplier(epsilon: Array, delta: Array | float) -> Array:
 
 
 class GaussianMechanism(WholeUpdate):
-    """Mechanism that clips the update to L2 norm C and adds normal noise to every coordinate.
+    """Mechanism that clips the update to L2 norm C and adds Gaussian noise to every coordinate.
 
     Formal guarantees:
       Each eps_i covers the whole update. The guarantee is (eps_i, delta)-LDP

@@ -1,8 +1,8 @@
 """Mechanisms that privatize an update before it leaves a client (local differential privacy).
 
-float32 noise only simulates a mechanism's statistics. An adversary who sees the bits of a release
-can distinguish inputs (Mironov 2012), so do not deploy float32 noise. XLA may fuse, reorder and
-round float32 operations, so neither snapping nor discrete noise would make releases secure.
+float32 noise reproduces a mechanism's statistics, not its guarantee. An adversary who sees the bits
+of a release can distinguish inputs (Mironov 2012), so do not deploy float32 noise. XLA may fuse,
+reorder and round float32 operations, so neither snapping nor discrete noise would be secure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LaplaceLoss(NamedTuple):
 
 
 class GaussianLoss(NamedTuple):
-    """Privacy loss of normal noise."""
+    """Privacy loss of Gaussian noise."""
 
     multiplier: Float[Array, " n"]  # sigma_i / (L2 distance between two inputs), > 0
 
@@ -82,7 +82,7 @@ class Mechanism(Config):
         return NoGuarantee()
 
     def with_budget(self, budget: Budget) -> Self:
-        """Return the mechanism with ``budget``, or unchanged if it cannot use this budget."""
+        """Return a copy with ``budget``, or ``self`` if the mechanism cannot use this budget."""
         return self
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
@@ -147,8 +147,8 @@ class PerCoordinateLaplace(Budgeted):
 
     Formal guarantees:
       Each eps_i covers a single coordinate. The guarantee is pure eps_i-LDP (replace-one).
-      Two clamped values of a coordinate differ by at most Delta. The whole update of d coordinates
-      is only d * eps_i-LDP (basic composition), so report d * eps_i for a whole update.
+      Two clamped values of a coordinate differ by at most Delta. By basic composition, a release of
+      d coordinates is only (d * eps_i)-LDP, so report d * eps_i for whole updates.
 
     Attributes:
       sensitivity: Delta, width of the clamping interval (the authors' ``delta_f``).

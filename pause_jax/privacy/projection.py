@@ -41,7 +41,8 @@ class Projected(Mechanism):
 
     Formal guarantees:
       The guarantees of ``inner`` hold for the whole update, because the projection does not depend
-      on the data and ``inner`` clips its input. The projection is public, so clients send k values.
+      on the data and ``inner`` clips its input. The projection is public, so clients need to send
+      only the k privatized coordinates.
 
     The release is unbiased if the projection's norm is at most C, the bound of ``inner``. Larger
     norms are clipped, which on average shortens an update of norm C by about 0.28 C / sqrt(k). With
@@ -59,7 +60,6 @@ class Projected(Mechanism):
     inner: Mechanism = node(factory=PrivUnitG, of=Mechanism)
     dimension: int = static(default=1024, at_least=2)
 
-    # The projection does not depend on the data, so ``inner`` determines the guarantee.
     @property
     def delta(self) -> Any:
         """Failure probability of a single release of ``inner``."""
@@ -100,6 +100,6 @@ class Projected(Mechanism):
         return (signs * walsh_hadamard(spread))[: update.size]
 
     def noise_power(self, epsilon: Array, dimension: int) -> Array:
-        """Return the noise power after the release is mapped back, without the projection error."""
+        """Return the noise power of the d-dimensional release, excluding the projection error."""
         kept = min(self.dimension, padded_size(dimension))
         return dimension / kept * self.inner.noise_power(epsilon, kept)

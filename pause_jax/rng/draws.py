@@ -63,7 +63,7 @@ def laplace(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Arr
 def laplace_from(words: Array) -> Array:
     """Convert random words to Laplace noise of scale 1, a float32 array of the same shape.
 
-    One bit sets the sign, and 31 bits set the magnitude, at most 22.2 (``jax.random``: 16.6).
+    One bit sets the sign, and 31 set the magnitude, which is at most 22.2 (16.6 in ``jax.random``).
     """
     magnitude = -jnp.log((_signed(words >> 1) + 0.5) * 2.0**-31)
     return jnp.where(words & 1, magnitude, -magnitude)
@@ -82,7 +82,7 @@ def normal_from(words: Array) -> Array:
 
 
 def _signed(words: Array) -> Array:
-    # Reinterpret as int32, because many CPUs have no vector instruction for uint32 to float.
+    # Reinterpret as int32, because many CPUs have no vector instruction to convert uint32 to float.
     return jax.lax.bitcast_convert_type(words, jnp.int32).astype(jnp.float32)
 
 

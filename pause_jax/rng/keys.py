@@ -48,12 +48,12 @@ class RoundKeys(NamedTuple):
 
     Attributes:
       latency: all clients' latencies and features, and the latency model's drop-outs.
-      availability: all clients' availability with probability ``SimConfig.availability``.
+      availability: all clients' random availability (see ``SimConfig.availability``).
       policy: the policy's query and choice.
       training: the cohort's sample order and dropout masks, drawn separately for each client.
       privacy: noise added to the cohort's updates. Each client's number is folded into this key.
       availability_trace: the availability trace's transition in this round.
-      dropout: all clients' drop-outs with probability ``SimConfig.dropout``.
+      dropout: all clients' random drop-outs (see ``SimConfig.dropout``).
       answers: mini-batches for answers to the policy's query, drawn separately for each client.
     """
 
@@ -71,7 +71,7 @@ def of_round(run: Streams, round: Array | int) -> RoundKeys:
     """Derive the keys for round t >= 1.
 
     Round t folds 2 t and 2 t + 1 into the ``world`` stream's key. For the last three fields of
-    ``RoundKeys``, we first fold in a number that no round of the stream uses (0 or 1), and then t.
+    ``RoundKeys``, we fold in a number that no round uses in the same stream, and then fold in t.
     XLA compiles each threefry call to a separate loop, so all folds are batched into two calls.
     """
     impl = jax.random.key_impl(run.world)

@@ -1,7 +1,7 @@
 """Warnings about non-finite models and about custom components that break their contract.
 
-Compiled code cannot raise exceptions, so a run records which rules were broken. Runs whose policy
-and latency model are both built in skip these checks, because our tests already cover them.
+Compiled code cannot raise exceptions, so a run records which rules were broken. Only runs with a
+custom policy or latency model check the rules, because our tests cover the built-in classes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from pause_jax.config import SimConfig
 # Names of the recorded quantities that trigger warnings.
 RECORDED = ("first_broken_round", "broken_rules")
 NONFINITE = "first_nonfinite_round"
-# RULES[i] corresponds to bit i of the mask returned by `broken`.
 RULES = (
     "the policy chose a client twice",
     "the policy chose a client that does not exist",
@@ -105,9 +104,9 @@ def not_finite(rounds: Any) -> str:
 
 
 def warn(recorded: Mapping[Any, Any], names: Sequence[str]) -> None:
-    """Issue at most one ``BrokenContract`` and one ``NotFinite`` warning about several configs.
+    """Issue at most one ``BrokenContract`` and one ``NotFinite`` warning for all configs.
 
-    ``recorded`` maps quantities to arrays with one row per name (scalars for a single run).
+    ``recorded`` maps quantity names to arrays with one row per config (scalars for a single run).
     """
     if set(RECORDED) <= set(recorded):
         findings = map(finding, *(np.atleast_1d(recorded[each]) for each in RECORDED))

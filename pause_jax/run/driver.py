@@ -43,7 +43,7 @@ class Watch:
     """Driver hooks. The defaults are for single runs, which are never saved or resumed."""
 
     def calling(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a context manager for one call to a step, which may trigger compilation."""
+        """Return a context manager for one call to a step function, including any compilation."""
         return telling()
 
     def resumed(
@@ -65,8 +65,8 @@ def drive(runs: Runs, watch: Watch) -> tuple[Result, Record]:
     """Advance runs to completion, starting from the state that ``watch.resumed`` returns.
 
     Returns:
-      (result, record). The result lacks the per-round quantities, which the record contains as
-      NumPy arrays [T, ...], or [N, T, ...] if batched.
+      (result, record). The per-round quantities are only in the record, as NumPy arrays [T, ...],
+      or [N, T, ...] if batched.
 
     Raises:
       FloatingPointError: if ``jax_debug_nans`` is enabled and a model becomes non-finite.
@@ -104,10 +104,7 @@ def drive(runs: Runs, watch: Watch) -> tuple[Result, Record]:
 
 @contextlib.contextmanager
 def _calling(watch: Watch) -> Iterator[None]:
-    """Disable JAX's NaN check during a step, because NaN marks missing values.
-
-    For example, the accuracy is NaN in rounds without an evaluation.
-    """
+    """Disable JAX's NaN check during a step, because NaN marks missing values."""
     with watch.calling(), jax.debug_nans(False):
         yield
 

@@ -25,8 +25,9 @@ from pause_jax.run.record.result import Quantities, recorded_bytes
 
 FEWER = "Simulate fewer clients or a smaller model."
 # Warn if min_latency is below this fraction of the fastest client's expected latency. With 30
-# clients and log-normal latencies (300 rounds, 8 seeds), PAUSE with Thompson sampling takes 251
-# simulated seconds for a fraction of 1/2, 284 for 1/10 and 298 for 1/50 (random selection: 293).
+# clients and log-normal latencies, 300 rounds of random selection take 293 simulated seconds (8
+# seeds). PAUSE with Thompson sampling takes 251 seconds if min_latency is 1/2 of the fastest
+# client's latency, 284 if it is 1/10, and 298 if it is 1/50.
 FAR_BELOW = 1 / 50
 
 
@@ -59,7 +60,7 @@ def check_one_key(key: Array, taker: str, fix: str) -> None:
 
 
 def checked_keys(keys: Array) -> Array:
-    """Validate one or several typed keys and return them as an array of keys [S].
+    """Validate one or more typed keys and return them as a key array [S].
 
     Raises:
       ConfigError: if the keys are untyped, empty or not distinct, or have more than one axis.
@@ -137,13 +138,12 @@ def client_ids(config: SimConfig, data: Any) -> tuple[str, ...]:
     If all sources have the same first K ids, number k therefore denotes the same client everywhere.
 
     Returns:
-      Client ids, or an empty tuple if the ids are 0, 1, ..., if neither the data nor a file has
-      ids, or if the clients are drawn from a larger data set.
+      Client ids. Empty if clients are numbered 0, 1, ..., or are drawn from a larger data set.
 
     Raises:
-      ConfigError: if the data, ``latency`` and ``availability_trace`` list different ids,
-        if the client numbers in a file have gaps and the data has no ids, or if a file lists
-        specific clients although clients are drawn from a larger data set.
+      ConfigError: if the data, ``latency`` and ``availability_trace`` list different ids. Also if
+        a file's client numbers have gaps and the data has no ids, or if a file lists specific
+        clients but the run draws clients from a larger data set.
     """
     num_clients = config.num_clients
     keeps_clients = config.learning is not None and config.learning.partition.keeps_clients

@@ -31,7 +31,7 @@ from pause_jax.run.rounds.state import State
 # suffice, unless the run has custom components or its record would exceed MOST_ROOM.
 ROOMS = tuple(256 * 16**n for n in range(5))
 CALLS = 20
-# Maximum record size per call, in bytes, at which a standard room is used.
+# Maximum record size per call, in bytes, for which ``ProgramSpec.room`` has a standard value.
 MOST_ROOM = 16 * 2**20
 # Maximum product of cohort size and update size for which compilation takes longer than the run.
 SMALL = 20_000
@@ -57,7 +57,7 @@ class Steps(NamedTuple):
 
     Attributes:
       init: (config, data, key, policy) -> (state before round 1, expected latency of the fastest
-        client in seconds). ``policy`` is the index of the policy in a ``OneOf``, otherwise 0.
+        client in seconds). ``policy`` is an index into a ``OneOf``, or 0 for any other policy.
       advance: (config, data, state, segment, policy) -> (state, record), see
         :func:`pause_jax.run.rounds.loop.advance`. The compiled step donates the input state.
       finish: (config, state) -> result, see :func:`pause_jax.run.record.result.result_at_end`.
@@ -100,7 +100,7 @@ def plain_steps(quantities: Quantities, execution: Execution | None, any_length:
 def _in_float32(step: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a step to compute matrix products in float32, except in training (see ``Execution``)."""
 
-    @functools.wraps(step)  # profiles and the cache name programs after their functions
+    @functools.wraps(step)  # profiles and the cache identify programs by function name
     def precise(*arguments: Any) -> Any:
         with jax.default_matmul_precision("highest"):  # accelerators default to a lower precision
             return step(*arguments)
@@ -109,7 +109,7 @@ def _in_float32(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_policy(config: SimConfig, number: Array) -> SimConfig:
-    """Select policy ``number`` if the config has a ``OneOf``, or return the config unchanged."""
+    """Select policy ``number`` if the config's policy is a ``OneOf``."""
     if isinstance(config.policy, OneOf):
         return config.replace(policy=config.policy.replace(number=number))
     return config
@@ -147,7 +147,7 @@ def program_spec(
     longest: int | None = None,
     num_runs: int = 1,
 ) -> ProgramSpec:
-    """Choose a program for ``num_runs`` runs, with room ``longest`` if no standard room applies."""
+    """Choose a program for ``num_runs`` runs, with ``room = longest`` if no standard value fits."""
     any_length = all_ours(config, quantities)
     room = next(n for n in ROOMS if CALLS * n >= config.num_rounds)
     heavy = recorded_bytes(quantities, config.replace(num_rounds=room)) > MOST_ROOM

@@ -67,9 +67,9 @@ def simulate(
 
     Warns:
       BrokenContract: if a custom component broke its contract and ``record`` includes
-        ``first_broken_round`` and ``broken_rules``. Issued once per call, but not while tracing.
+        ``first_broken_round`` and ``broken_rules``.
       NotFinite: if the model became non-finite and ``record`` includes ``first_nonfinite_round``.
-        Like ``BrokenContract``, issued once per call, but not while tracing.
+        Traced calls, e.g. under ``jax.vmap``, issue neither ``BrokenContract`` nor ``NotFinite``.
 
     Examples:
       >>> import jax

@@ -1,4 +1,4 @@
-"""Batched execution of runs with the same static structure on several cores and devices."""
+"""Batched, parallel execution of runs with the same static structure."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def spec_of(plan: SweepPlan, group: int) -> ProgramSpec:
 
 
 def _runs_of(plan: SweepPlan, group: int) -> Callable[[int], tuple[Runs, SimConfig]]:
-    """Return a function that maps a chunk's first run number to (runs, configs)."""
+    """Return a function that maps the index of a chunk's first run to (runs, configs)."""
     members = plan.groups[group]
     chunking = plan.chunkings[group]
     # Stack on the host. On a device, each new number of configs would trigger a compilation.
@@ -97,7 +97,7 @@ def _runs_of(plan: SweepPlan, group: int) -> Callable[[int], tuple[Runs, SimConf
     segments = [put(spec.segment(configs, int(part[0]), len(part)), SAME) for part in parts]
 
     def runs_of(first: int) -> tuple[Runs, SimConfig]:
-        # Pad the last chunk with copies of its final run, to reuse the program of full chunks.
+        # Pad the last chunk with copies of its final run, to avoid compiling a second program.
         run = np.minimum(np.arange(first, first + chunking.batch), chunking.num_runs - 1)
         run_configs = jax.tree.map(lambda x: x[run // len(plan.keys)], configs)
         key = put(key_data[run % len(plan.keys)], RUN)
@@ -117,7 +117,7 @@ def _runs_of(plan: SweepPlan, group: int) -> Callable[[int], tuple[Runs, SimConf
 
 @dataclasses.dataclass
 class _ThreadWatch(Watch):
-    """Watch that reports a chunk's progress, saves its checkpoints, and cancels it on request."""
+    """Driver hooks that handle a chunk's progress, checkpoints and cancellation."""
 
     stopped: threading.Event
     handing_over: threading.Lock

@@ -72,9 +72,9 @@ def sweep(
       keys: distinct typed keys [S], for example ``jax.random.split(jax.random.key(0), S)``.
       data: data set that replaces the data set of every config.
       record: quantities to record, as in :func:`simulate`.
-      memory_limit: maximum estimated memory of runs per device, in GiB. Ignored with ``max_batch``.
-      max_batch: maximum number of concurrent runs (default: at most what fits in memory), rounded
-        up to a multiple of the number of devices (or of threads on a single CPU device).
+      memory_limit: maximum estimated memory of runs in GiB per device. Overridden by ``max_batch``.
+      max_batch: maximum number of concurrent runs (default: limited by ``memory_limit``). It is
+        rounded up to a multiple of the number of devices, or of active threads on a single CPU.
       devices: devices to run on (default: all devices).
       client_batch: maximum number of clients that a run trains in parallel (see :func:`simulate`).
       store: folder for finished runs and, if ``executor`` is None, checkpoints of unfinished runs
@@ -87,8 +87,8 @@ def sweep(
 
     Returns:
       A dataset with dimensions ``config``, ``seed``, ``round``, ``eval_round``, ``client`` and
-      ``slot``. Its coordinates contain the fields in which the configs differ and the key data of
-      each seed. If the data or an input file has client ids, ``client_id`` contains them. If
+      ``slot``. Its coordinates include each seed's key data and the fields in which the configs
+      differ. If the data or an input file has client ids, ``client_id`` contains them. If
       configs have different sizes, missing entries are NaN, -1 or False. Save the dataset with
       ``.to_netcdf(path)`` or ``.to_zarr(path)``.
 
@@ -100,9 +100,9 @@ def sweep(
 
     Warns:
       BrokenContract: if custom components broke their contract and ``record`` includes
-        ``first_broken_round`` and ``broken_rules``. Issued once, after all runs, for all configs.
+        ``first_broken_round`` and ``broken_rules``.
       NotFinite: if models became non-finite and ``record`` includes ``first_nonfinite_round``.
-        Like ``BrokenContract``, issued once, after all runs.
+        Each type of warning is issued at most once per sweep, after all runs.
     """
     plan, workers = planned(
         configs,
@@ -132,7 +132,7 @@ def planned(
     """Plan a sweep for this process, or for the workers of an executor.
 
     Raises:
-      ConfigError: if the sweep is invalid, or the first worker's code or package versions differ.
+      ConfigError: if the sweep is invalid or the first worker rejects it (see ``Workers.planned``).
     """
     plan = plan_sweep(configs, keys, devices=devices, **arguments)
     if executor is None:

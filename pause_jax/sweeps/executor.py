@@ -48,7 +48,8 @@ class Workers:
         """Return the plan for the workers' processors, which may differ from the local processor.
 
         Raises:
-          ConfigError: if preparation fails, or the first worker's code or package versions differ.
+          ConfigError: if preparation fails, or if the first worker's code or package versions
+            differ from those of this process.
         """
         task = self._arguments, plan.made_by
         ((_, answer),) = _results(self._executor, prepare_task, {(): task})
@@ -142,7 +143,7 @@ _PREPARING = threading.Lock()
 
 
 def _plan(arguments: bytes) -> SweepPlan:
-    """Return the plan of a sweep, which each process prepares only once."""
+    """Return a sweep's plan, prepared on the first call and then cached."""
     with _PREPARING:  # a worker may run tasks in several threads
         return _prepared(arguments)
 
@@ -173,7 +174,7 @@ def _results(
                         raise RuntimeError(f"a worker failed: {error!r}") from error
                     failed.append(name)
                     continue
-                # Dask reruns the finished tasks of a dead worker while futures still refer to them.
+                # Dask reruns a dead worker's finished tasks if a future still refers to them.
                 del future
                 yield name, result
         finally:

@@ -152,7 +152,7 @@ def _config_dataset(
 
 
 def _client_ids(configs: Sequence[PreparedConfig], number: int) -> dict[str, Any]:
-    """Return the ``client_id`` coordinate (per config if ids differ), or {} if there are none."""
+    """Return a ``client_id`` coordinate (per config if ids vary), or {} if no client has an id."""
     ids = [client_ids(each.config, each.data) for each in configs]
     if not any(ids):
         return {}

@@ -47,14 +47,15 @@ from pause_jax.sweeps import provenance
 MOST = 10_000
 # Maximum number of segments per run. After each segment, a run can save a checkpoint or stop.
 SEGMENTS = 20
-# Maximum memory, in bytes, of the clients that train concurrently in a thread. Runs that do not fit
-# in a core's cache are faster one after another than in a batch.
+# Maximum memory, in bytes, of the clients that train concurrently in a thread. Batching slows down
+# runs that do not fit in a core's cache.
 KEPT_IN_THREAD = 8 * 2**20
-# Allowed batch sizes. IN_THREAD lists (batch size per thread, minimum number of runs).
+# Allowed batch sizes. The list is short, so sweeps of similar size can share a compiled program.
+# IN_THREAD lists (batch size per thread, minimum number of runs).
 WIDTHS = (1, 2, 4, *(2**n // 4 * part for n in range(3, 31) for part in (4, 6)))
 IN_THREAD = ((64, 512), (16, 128), (4, 32), (1, 0))
-# Estimated number of copies of the state and the record in memory. A loop step needs an old, a new
-# and an intermediate state. The loop fills one record buffer and returns another.
+# Estimated number of copies of the state and the record in memory. A loop step keeps the old, the
+# new and an intermediate state in memory. The loop fills one record buffer and returns another.
 STATES, RECORDS = 3, 2
 # Number of model-sized arrays per training client (model, gradient, two moments, update, flat
 # update, noise and release).
@@ -89,11 +90,11 @@ class Chunking(NamedTuple):
 
     @property
     def firsts(self) -> range:
-        """Number of the first run in each chunk."""
+        """Index of the first run in each chunk."""
         return range(0, self.num_runs, self.batch)
 
     def runs(self, first: int) -> np.ndarray:
-        """Return the run numbers of the chunk that starts with run ``first``."""
+        """Return the run indices of the chunk that starts with run ``first``."""
         return np.arange(first, min(first + self.batch, self.num_runs))
 
 
@@ -264,7 +265,7 @@ _DIGESTS: dict[Any, str] = {}
 
 
 def _custom(group: list[PreparedConfig], keys: Array, quantities: Quantities) -> dict[str, str]:
-    """Return the program digest of each config in a group, or {} without custom components.
+    """Return the program digest of each config in a group, or {} if no component is custom.
 
     Tracing the program also reveals errors in custom components before any run starts.
     """
@@ -319,7 +320,7 @@ def _family(config: SimConfig, data: Any) -> Any:
 
 
 def one_of(config: SimConfig, choices: tuple[PolicyConfig, ...]) -> SimConfig:
-    """Replace a config's policy with a ``OneOf`` of ``choices`` in which this policy is active."""
+    """Wrap a config's policy in a ``OneOf`` of ``choices``, with the original policy active."""
     if not choices:
         return config
     place = [*map(jax.tree.structure, choices)].index(jax.tree.structure(config.policy))
@@ -351,7 +352,7 @@ def chunking_of(
     memory_limit: float,
     max_batch: int | None,
 ) -> Chunking:
-    """Split equal-sized runs into chunks. If set, ``max_batch`` overrides ``memory_limit``."""
+    """Divide a group's runs into chunks. If set, ``max_batch`` overrides ``memory_limit``."""
     threads = min(threads, num_runs)
     if max_batch is None:
         state = state_shapes(config, data)
@@ -372,12 +373,9 @@ def chunking_of(
 
 
 def _few_widths(num_runs: int, max_width: int, threads: int) -> int:
-    """Return the batch size of each thread, for a device with ``num_runs`` runs.
-
-    The result is one of a few widths, so sweeps of similar size can share a compiled program.
-    """
+    """Return the batch size of each thread, for a device with ``num_runs`` runs."""
     if threads > 1:
-        # Only small runs are faster in a batch. If runs are numerous, they are probably small.
+        # Only small runs are faster in a batch. If there are many runs, each run is probably small.
         wanted = next(width for width, runs in IN_THREAD if num_runs >= runs)
     else:
         wanted = next(width for width in WIDTHS if width >= num_runs)

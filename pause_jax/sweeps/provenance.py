@@ -129,7 +129,7 @@ def program_digest(config: SimConfig, data: Any, keys: Array, quantities: Quanti
     but not the code of Python callbacks. If the program has a callback, the digest also covers the
     source files of the custom components.
     """
-    # Force a new trace with a new partial, because a constant may have changed since the last one.
+    # Create a new partial to bypass JAX's trace cache, because constants may have changed.
     run = functools.partial(traced_run, quantities=quantities)
     lowered = jax.jit(run).lower(config, data, keys[0])
     program, result = lowered.as_text(), lowered.out_info
@@ -158,7 +158,7 @@ def different(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     words = []
     for name in {**before, **after}:
         was, now = before.get(name), after.get(name)
-        if json.dumps(was) == json.dumps(now):  # as text, NaN equals NaN
+        if json.dumps(was) == json.dumps(now):  # compare as text, because NaN != NaN
             continue
         if name not in before or name not in after:
             words.append(f"{name} was {'removed' if name in before else 'added'}")

@@ -40,7 +40,7 @@ _PATTERNS = (f"{_DESCRIPTION}*", "chunk-*", "checkpoint-*", "lock")
 
 
 class _Description(msgspec.Struct):
-    """Content of ``made_by.json``. ``digest`` covers the other two fields."""
+    """Contents of ``made_by.json``. ``digest`` covers the other two fields."""
 
     made_by: dict[str, Any]
     chunkings: list[tuple[int, int]]
@@ -113,7 +113,7 @@ class Store:
         return self.folder / f"checkpoint-{chunk.group:03}-{chunk.first:07}.npz"
 
     def finished(self) -> dict[Chunk, Rows]:
-        """Return the rows of all finished chunks, except damaged chunks."""
+        """Return the rows of all finished, undamaged chunks."""
         chunks = self.plan.chunks
         read = {chunk: self.rows(chunk) for chunk in chunks}
         finished = {chunk: rows for chunk, rows in read.items() if rows is not None}
@@ -142,10 +142,7 @@ class Store:
             return None
 
     def save(self, chunk: Chunk, rows: Rows) -> None:
-        """Write a finished chunk, and delete its checkpoint.
-
-        After a write error, for example on a full disk, the sweep continues without saving.
-        """
+        """Write a finished chunk, and delete its checkpoint."""
         if self.failed:
             return
         about = {"made_by": self._fingerprint, **rows._asdict()}
@@ -158,7 +155,7 @@ class Store:
 
     @contextlib.contextmanager
     def tolerated(self) -> Iterator[None]:
-        """Keep running after a write error, because the results in memory are still valid."""
+        """Continue after a write error (e.g. a full disk), because results remain in memory."""
         try:
             yield
         except OSError as error:
@@ -262,7 +259,7 @@ def compare_store(folder: pathlib.Path, plan: SweepPlan) -> tuple[list[str], Swe
     whole = {"made_by": described.made_by, "chunkings": described.chunkings}
     if described.digest != fingerprint(whole):
         raise ConfigError(f"{path}: is damaged (chunkings do not match the digest). {advice}")
-    # Reuse the stored chunkings, because chunks depend on the number of cores and affect rounding.
+    # Reuse the stored chunk sizes, because they depend on the number of cores and affect rounding.
     chunkings = [
         chunking._replace(batch=batch, segments=segments)
         for chunking, (batch, segments) in zip(plan.chunkings, described.chunkings, strict=True)

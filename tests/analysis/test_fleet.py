@@ -293,7 +293,7 @@ def test_fit_command_names_the_file_if_no_model_fits(file, capsys):
     assert run("fit", path) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "latency.path=" in printed
-    assert "Rows keep their order in the file, because it has no round or time column" in printed
+    assert "assumed to be in time order, because the file has no round or time column" in printed
 
 
 def test_bad_lines_are_dropped_and_counted_by_rule(monkeypatch, tmp_path, capsys):
@@ -327,7 +327,7 @@ def test_unwritable_output_is_rejected_in_one_line(tmp_path, file, capsys):
     [
         ("client,seconds\n0,1\n0,2\n", "only one client"),
         ("client,seconds\n0,1\n0,1\n1,2\n1,2\n", "no client has two different measurements"),
-        ("client,seconds\n0,1\n0,2\n1,\n", "line 4, '1,': the client must have seconds on"),
+        ("client,seconds\n0,1\n0,2\n1,\n", "line 4, '1,': the client must have a latency"),
         ("client,round,seconds\n0,1,1\n0.0,1,2\n", "line 3, '0.0,1,2': an earlier line has the"),
         ("client,seconds,time\n0,1,tuesday\n", "'0,1,tuesday': must be client, seconds, time"),
         ("client,round,seconds\n0,1.5,0.1\n", "round must be a whole number"),

@@ -231,7 +231,7 @@ def test_summary_shows_empty_rounds_only_if_any():
     assert "These rounds add 0 to the regret." not in text, "the table has no regret"
     for entry in rows:
         entry["best_accuracy"] = NAN
-    words = "empty: rounds without clients, over all seeds. These rounds add 0 to the regret."
+    words = "number of rounds without clients, summed over seeds. These rounds add 0 to the regret."
     assert words in shown_of(rows)
 
 

@@ -249,7 +249,7 @@ def test_answers_must_match_the_question():
         ({7: 1.0}, "answers: client 7 was not asked"),
         ({9: 1.0}, "answers: 9 is not a client"),
         ({first: np.nan}, rf"answers\[{first}\] = nan: must be finite"),
-        ({first: [1.0, 2.0]}, r"must be finite float32 with shape \(\)"),
+        ({first: [1.0, 2.0]}, r"must be a finite float32 array of shape \(\)"),
     ):
         with pytest.raises(ConfigError, match=message):
             selector.ask(range(6), losses | wrong)

@@ -346,7 +346,7 @@ SECOND, SECONDS = {"pause-seconds": 1.0}, "pause-seconds"
         ({}, {SECONDS: 1e39, "loss": 1.0}, r"`float` <= .* `\$.pause-seconds`"),
         ({}, {SECONDS: [1.0]}, r"`float`, got `array` - at `\$.pause-seconds`"),
         ({}, {"loss": 1.0}, "missing required field `pause-seconds`"),
-        ({}, SECOND, r"missing required field `loss`.* such as a loss, .* list them in clear"),
+        ({}, SECOND, r"missing required field `loss`.* such as a loss, .*\(clear=NAMES"),
         ({}, SECOND | {"loss": np.nan}, r"`float` >= -1e\+19 - at `\$.loss`"),
         (
             {},

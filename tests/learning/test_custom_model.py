@@ -204,7 +204,7 @@ class Unhashable(nn.Module):
     ("make", "words"),
     [
         (lambda: FlaxModel.of(3), "must be a linen module, or a class or function"),
-        (lambda: FlaxModel.of(NnxPlain(rngs=nnx.Rngs(0))), "must be a class or function"),
+        (lambda: FlaxModel.of(NnxPlain(rngs=nnx.Rngs(0))), "must be given a class or function"),
         (lambda: FlaxModel.of(LinenNet, widht=3), "could not be created .*widht"),
         (lambda: FlaxModel.of(NnxNet, widht=3), "could not be created .*widht"),
         (lambda: FlaxModel.of(dict), "returned dict, but must return a linen module"),
@@ -389,7 +389,7 @@ def test_task_is_checked_again_for_other_targets():
 @pytest.mark.parametrize("given", [1, (), (0,), (1.5,), None, "a"])
 def test_outputs_must_be_a_shape(given):
     wrong = type("Wrong", (Ordinal,), {"outputs": lambda self, data: given})
-    with pytest.raises(ConfigError, match=r"outputs returned .* tuple of whole numbers >= 1"):
+    with pytest.raises(ConfigError, match=r"outputs returned .* tuple of positive integers"):
         simulate(base(task=wrong()), KEY, NUMBERS)
 
 

@@ -265,7 +265,7 @@ class WithStatistics(nn.Module):
         (
             "head",
             FlaxModel.of(nn.Sequential([nn.Dense(4), nn.Dense(3)])),
-            "head: the model must have one affine layer",
+            "head: the model must have a unique output layer",
         ),
         ("head", FlaxModel.of(WithStatistics()), "has the collection batch_stats, whose updates"),
         (Lora(rank=4), MODEL, "rank = 4: must be <= 3, the smaller dimension of output/kernel."),

@@ -78,10 +78,9 @@ def gauntlet(
 
 
 def server_time(policy: PolicyConfig, scores: xr.Dataset, track: str, data_dir: str | None) -> str:
-    """Measure a policy's server time on the largest fleet on which it ran, next to the yardstick.
+    """Report the server times of a policy and ``YARDSTICK`` on the largest fleet the policy ran on.
 
-    ``scores`` is the data set that :func:`gauntlet` returned for the policy. The time depends on
-    the machine, so the board does not store it.
+    ``scores`` is the result of :func:`gauntlet`, which stores no machine-dependent times.
     """
     found = fleets(track, data_dir)
     ran = scores.fleet[scores.late.isel(policy=-1).notnull().all("seed").values]
@@ -101,7 +100,7 @@ def verify(
 ) -> pd.DataFrame:
     """Replay randomly chosen board runs, and compare them with the stored scores.
 
-    Other processors and batch sizes round differently, so scores can differ slightly.
+    Rounding depends on the processor and the batch size, so scores can differ slightly.
 
     Args:
       number: number of runs to replay.
@@ -112,8 +111,8 @@ def verify(
       seed: seed for choosing the runs.
 
     Returns:
-      One row per run with the policy, the fleet, the seed and the late accuracy in % (stored and
-      replayed). The last column states whether all scores are equal.
+      One row per run. The columns are the policy, the fleet, the seed, the stored and the replayed
+      ``late`` accuracy in %, and whether all scores of the run are equal.
 
     Raises:
       ConfigError: as for :func:`gauntlet`.

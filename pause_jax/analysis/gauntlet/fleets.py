@@ -44,7 +44,7 @@ class Fleet(NamedTuple):
     """Benchmark fleet.
 
     Attributes:
-      config: config of every run before ``play`` sets the policy. Client numbers are shuffled.
+      config: base config. ``play`` sets its policy and time limit. Client numbers are shuffled.
       data: data set that replaces the config's, or None to load the config's data set.
       seconds: early and late times at which accuracy is scored, in simulated seconds.
     """
@@ -100,7 +100,7 @@ def fleets(track: str = "digits", data_dir: str | None = None) -> dict[str, Flee
     shy = Constant(
         total_epsilon=1.0, per_release=100.0, law=PerClient(values=(2000.0,) * 20 + (600.0,) * 10)
     )
-    # Each fleet's config, and the yardstick's mean times for 12 and 60 rounds, in seconds.
+    # Each fleet's config, and the mean times of ``YARDSTICK`` for 12 and 60 rounds, in seconds.
     worlds: dict[str, tuple[SimConfig, tuple[float, float]]] = {
         "alike": (base, (10.6, 51.1)),
         "sizes": (base.replace(learning=skewed), (10.6, 51.1)),

@@ -15,9 +15,9 @@ _LIMIT = 20.0
 
 
 def draw(scores: xr.Dataset, path: pathlib.Path, policy: str | None = None) -> None:
-    """Draw a heat map of each policy's median lead over the yardstick, by fleet and time.
+    """Draw a heat map of each policy's median lead over the reference policy, by fleet and time.
 
-    Policies are sorted by their mean lead over all fleets at the late time, best first.
+    Policies are sorted by their lead at the late evaluation time, averaged over fleets, best first.
 
     Args:
       scores: data set [policy, fleet, seed] from ``gauntlet``.

@@ -1,4 +1,4 @@
-"""Policy runs on a benchmark fleet, and their scores."""
+"""Runs of policies on a benchmark fleet, and their scores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ READINGS = {
     "early": "accuracy early in the run",
     "late": "accuracy late in the run",
     "worst_tenth": "mean accuracy for the worst tenth of the clients, late in the run",
-    "seconds_to_target": "seconds until the target accuracy; NaN if not reached by the late time",
+    "seconds_to_target": "time to the target accuracy; NaN if not reached by the late evaluation",
     "spent": "largest budget spent by any client",
 }
 RECORD = (
@@ -48,9 +48,9 @@ def play(
 ) -> xr.Dataset:
     """Run policies in a fleet's worlds, and return the metrics in ``READINGS`` [policy, seed].
 
-    Runs end at the fleet's late time. ``settings`` maps each policy to the config fields to change,
-    as in ``{"pause": {"reward.alpha": 10.0}}``. ``seeds`` selects some of the ``SEEDS`` worlds that
-    are drawn with the seed ``root``. The board uses root 0.
+    No round starts after the late evaluation time. ``settings`` maps each policy to the config
+    fields to change, as in ``{"pause": {"reward.alpha": 10.0}}``. ``seeds`` selects a slice of the
+    ``SEEDS`` worlds drawn with the seed ``root``. The board uses root 0.
     """
     early, late = fleet.seconds
     worlds = jax.random.split(jax.random.key(root), SEEDS)[seeds]
@@ -82,8 +82,7 @@ def play(
 def server_seconds(fleet: Fleet, policy: PolicyConfig, rounds: int = 100) -> float:
     """Measure the server's time for a policy's choice and update, in seconds per round.
 
-    The compiled rounds have no clients. The shortest of five measurements is returned. It does not
-    include evaluations on the server's validation samples.
+    The returned time is the shortest of five measurements, without client work and validation.
     """
     config, data = prepare(fleet.config.replace(policy=policy), fleet.data)
     learner = learner_of(config, data)
@@ -101,6 +100,6 @@ def server_seconds(fleet: Fleet, policy: PolicyConfig, rounds: int = 100) -> flo
 
 
 def _at(result: xr.Dataset, seconds: float, name: str) -> xr.DataArray:
-    """Return a quantity at the last evaluation up to ``seconds`` (the first if all are later)."""
+    """Return a quantity at the last evaluation within ``seconds``, or else at the first one."""
     by_then = (result.eval_clock <= seconds).sum("eval_round")
     return result[name].isel(eval_round=(by_then - 1).clip(0)).reset_coords(drop=True)

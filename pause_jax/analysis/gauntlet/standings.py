@@ -1,6 +1,6 @@
 """Policy standings on the board, with distribution-free confidence intervals.
 
-A policy's lead over the yardstick is the median difference in accuracy between runs in the same
+A policy's lead over a reference policy is the median accuracy difference of runs in the same
 world. Its confidence interval inverts the exact sign test, so the endpoints are the k-th smallest
 and k-th largest differences. A policy's intervals hold jointly with 95 % confidence (Bonferroni).
 """
@@ -66,7 +66,8 @@ def standings(scores: xr.Dataset, policy: str, against: str = YARDSTICK) -> pd.D
 def interval(differences: np.ndarray, together: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """Return a confidence interval for the median of differences [..., S], infinite for small S.
 
-    The joint confidence level of ``together`` intervals is 95 %. Ties do not narrow an interval.
+    ``together`` is the number of intervals that hold jointly with at least 95 % confidence. Ties do
+    not narrow an interval.
     """
     number = differences.shape[-1]
     beyond = scipy.stats.binom.cdf(np.arange(number), number, 0.5)
@@ -82,7 +83,7 @@ def interval(differences: np.ndarray, together: int = 1) -> tuple[np.ndarray, np
 def formatted(table: pd.DataFrame) -> pd.DataFrame:
     """Format a policy's :func:`standings` as text, for a terminal or a paper.
 
-    Each row has the mean accuracy, the rank, and the median lead with its interval at each time.
+    For each time, the columns are the mean accuracy, rank, and median lead with its interval.
     ``*`` marks intervals that exclude 0. Cells are ``-`` if the policy cannot run on the fleet.
     """
     rows = {
@@ -98,7 +99,7 @@ def formatted(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("fleet")
 
 
-# Title, format and columns of each cell.
+# Title, format and source columns of each output column, without the time prefix.
 _CELLS = (
     (", %", "{:.1f}", ("",)),
     (" rank", "{:.0f} of {:.0f}", ("_rank", "_of")),

@@ -120,7 +120,7 @@ def _bundle() -> str:
 
 
 def _policy(*scripts: str) -> str:
-    """Return a Content-Security-Policy that allows only ``scripts`` and no network access."""
+    """Return a Content-Security-Policy that allows only ``scripts`` and blocks network access."""
     digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
     known = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     images = "img-src data: blob:"

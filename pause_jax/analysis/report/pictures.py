@@ -104,7 +104,7 @@ def in_flight(result: xr.Dataset) -> Picture:
 
 
 def staleness(result: xr.Dataset) -> Picture:
-    """Plot the staleness distribution of answers, in percent."""
+    """Plot the percentage of answers with each staleness."""
     each = result.staleness.stack(answer=("round", "slot")).transpose("config", "seed", "answer")
     most = int(each.max())
     # The staleness of an empty slot is -1.
@@ -118,7 +118,7 @@ def staleness(result: xr.Dataset) -> Picture:
 
 
 def _overlapping(curves: dict[str, Curve], first: int) -> dict[str, Curve]:
-    """Return the curves that are positive at index ``first`` or later, or all curves if none is."""
+    """Return curves with a positive mean at index >= ``first``, or all curves if there are none."""
     some = {name: curve for name, curve in curves.items() if np.any(curve.mean[first:] > 0)}
     return some or curves
 
@@ -144,9 +144,9 @@ def _picture(
 ) -> Picture:
     """Build a chart of curves with axis ``labels``.
 
-    ``rule`` contains the label and height of a horizontal line. ``log`` is the type of a
-    logarithmic vertical axis (``log`` or ``symlog``). ``numbers`` contains the title of an extra
-    tooltip entry, and the entry's value at each point.
+    ``rule`` contains the label and height of a horizontal line. ``log`` is the vertical axis scale
+    (``log``, ``symlog``, or "" for linear). ``numbers`` contains the title of an extra tooltip
+    entry, and the entry's value at each point.
     """
     known = {name: style for name, style in styles(result.config.values).items() if name in curves}
     places = {name: place for place, name in enumerate(known)}

@@ -17,7 +17,7 @@ from pause_jax.analysis.summary import Table
 
 Places = NDArray[np.intp]
 
-# Maximum number of distinct budgets with a column each. Split clients into thirds if exceeded.
+# Maximum number of budget columns. With more distinct budgets, split the clients into thirds.
 _TIERS = 5
 
 
@@ -30,7 +30,7 @@ def merits(result: xr.Dataset, target: float) -> Table:
 
 
 def differing(result: xr.Dataset) -> Table:
-    """Return the table of fields that differ between configs, with the configs of each value."""
+    """Return the table of differing fields, listing the configs that use each value."""
     rows = []
     for path, values in summary.varied_fields(result).items():
         configs: dict[str, list[str]] = {}
@@ -88,7 +88,7 @@ def _difference(each: Difference, aim: Aim) -> str:
 
 
 def privacy(books: dict[str, Ledger]) -> Table:
-    """Return the ledger table, with the largest value of any client in each config."""
+    """Return the ledger table, with one row per config. Values are maxima over clients."""
     _, *headings = ledger_table.HEADINGS
     titles = ("config", *(heading.replace("\n", " ") for heading in headings))
     rows = tuple(ledger_table.rows(books))
@@ -114,8 +114,8 @@ def participation(result: xr.Dataset, found: dict[str, Participation]) -> Table:
     caption = "Fairness: Jain's index (1 if all clients took part equally often)."
     if ordered:
         caption = (
-            "Mean share of rounds in which a client in the group took part (and the mean "
-            f"expected latency). {caption}"
+            "Mean share of rounds in which a client in the group took part. In parentheses: the "
+            f"group's mean expected latency. {caption}"
         )
     groups = names if ordered else ()
     return Table("Participation by speed", ("config", *groups, "fairness"), tuple(rows), caption)
@@ -184,10 +184,7 @@ def _by_budget(result: xr.Dataset) -> tuple[tuple[str, ...], dict[str, list[Plac
 
 
 def by_budget(result: xr.Dataset) -> Table | None:
-    """Return the table of mean budget use (spent / budget), grouped by budget size.
-
-    Returns None if ``budget`` was not recorded or is equal for all clients of each config.
-    """
+    """Return the table of mean budget use by group, or None if budgets are missing or equal."""
     if (found := _by_budget(result)) is None:
         return None
     headings, groups = found
@@ -198,7 +195,7 @@ def by_budget(result: xr.Dataset) -> Table | None:
             for what in ("budget", "spent")
         )
         rows.append((name, *(_share(budget[place], spent[place]) for place in places)))
-    words = "Mean share of its budget that a client spent, with the mean budget if budgets differ."
+    words = "Mean of spent / budget over clients, and the mean budget if budgets in a group differ."
     return Table("Budget spent, by budget size", ("config", *headings), tuple(rows), words)
 
 
@@ -225,7 +222,7 @@ def answers(result: xr.Dataset) -> Table:
         for name in result.config.values
     ]
     words = (
-        "Useful updates: sum of the averaged updates' staleness factors. Wait: mean time from a "
+        "Useful updates: sum of the staleness factors of averaged updates. Wait: mean time from a "
         "client's answer to the server step. Means over seeds."
     )
     return Table("Answers and staleness", ("config", *columns), tuple(rows), words)

@@ -1,4 +1,4 @@
-"""Simulated annealing over sets of clients (Algorithm 2 of PAUSE, ALSA and vanilla annealing).
+"""Simulated annealing over sets of clients: PAUSE's Algorithm 2, BSFL's ALSA and vanilla annealing.
 
 A landscape defines the energies, neighbourhoods and temperature scale of a round. `init_chain` and
 `chain_step` run one chain. Several chains run under vmap, and the search returns the best set.
@@ -116,7 +116,7 @@ def walk_energy(landscape: Landscape, members: Array) -> Array:
 
 
 def neighbour_masks(landscape: Landscape, members: Array) -> tuple[Array, Array, Array, Array]:
-    """Return the neighbourhood defined by R1 and R2 as two set products, given by four masks [K].
+    """Return a set's neighbourhood (R1 and R2) as masks [K]: removable, outside, others, below.
 
     A neighbour of a set swaps a member i for an available non-member j. A swap is *active* if i is
     the lowest member in at least one list, and *passive* if j is below all members in at least one
@@ -149,7 +149,7 @@ class ChainState(NamedTuple):
 
 
 class AnnealingTrace(NamedTuple):
-    """Results of all chains. Energies per step use the landscape's index and weight."""
+    """Results of all chains. Per-step energies are based on the landscape's index and weight."""
 
     clients: Int[Array, " m"]  # best set over all chains, ascending
     energy: Float[Array, ""]  # energy of this set (PAUSE, Eq. 18)
@@ -177,9 +177,9 @@ def chain_step(
     ``exp((E(new) - E(old)) / tau)``, where ``tau = C / (kappa ln(1 + step))``. (With the sign
     printed in the paper, every move would be accepted.)
 
-    Each of the n clients that may leave (or enter) is drawn with probability 1 / n, up to a
-    relative error of n / 2^23, e.g. 4e-5 for n = 300 (n / 2^32 in networks with more than ``FEW``
-    clients). ``bits`` contains four independent random words, uint32 [4].
+    Each of the n clients that may leave (or enter) is drawn with probability 1 / n. The relative
+    error is at most n / 2^23 (4e-5 for n = 300), or n / 2^32 in networks with more than ``FEW``
+    clients. ``bits`` contains four independent random words, uint32 [4].
     """
     removable, outside, others, below = neighbour_masks(landscape, state.members)
     num_active, num_passive = num_swaps(removable, outside), num_swaps(others, below)
@@ -223,7 +223,7 @@ def _pick(mask: Array, word: Array) -> Array:
 def _below(word: Array, count: Array, num_clients: int) -> Array:
     """Map a random word to a uniform integer in [0, count), for count <= ``num_clients`` (static).
 
-    Float32 uniforms have 2^23 values, so some of 10^6 integers would be 1/8 likelier than others.
+    Float32 uniforms take only 2^23 values, too few to draw one of 10^6 integers uniformly.
     """
     if num_clients > FEW:
         return (word % jnp.maximum(count, 1).astype(jnp.uint32)).astype(count.dtype)
@@ -321,7 +321,7 @@ class Annealing(Search):
         )
         weight = jnp.where(available, problem.weight, 0.0)
         best_set, best = exact(problem.index, weight, num_selected, available=available)
-        # Sets with the same infinite energy are compared by their weight sums.
+        # If the energies are equal and infinite, the gap is the difference of the weight sums.
         rest = jnp.sum(weight[best_set]) - jnp.sum(weight[trace.clients])
         tied = jnp.where(jnp.isinf(best), rest, 0.0)
         gap = jnp.where(best == trace.energy, tied, best - trace.energy)

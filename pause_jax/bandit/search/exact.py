@@ -41,13 +41,12 @@ def exact(
 ) -> tuple[Array, Array]:
     """Maximise ``min index + sum weight`` over sets of ``num_selected`` clients, exactly.
 
-    Sort the clients by descending index. A set whose lowest index is at place j lies within the
-    first j clients, so its energy is at most index_(j) plus their m largest weights. Among these,
-    the m clients with the largest weights attain at least this bound, because their indices are at
-    least index_(j). The best prefix therefore yields the optimum in Eq. (14) of PAUSE. (The paper
-    assumes that finding the optimum requires an exhaustive search.)
-
-    Sets with the same infinite lowest index are compared by their weight sums.
+    Sort the clients by descending index, index_(1) >= ... >= index_(K). A set with lowest index
+    index_(j) lies within the first j clients (prefix j), so its energy is at most index_(j) plus
+    the sum of the m largest weights in prefix j. The m heaviest clients of prefix j attain at least
+    this bound, because their indices are at least index_(j). The best prefix therefore yields the
+    optimum in Eq. (14) of PAUSE. (The paper assumes that finding the optimum requires an exhaustive
+    search.) If the optimum is infinite, return the optimal set with the largest weight sum.
 
     Args:
       index: float [K], may contain +inf (untried clients) and -inf, but not NaN.
@@ -78,9 +77,9 @@ def _by_counting(
 ) -> Array:
     """Compare all prefixes in parallel, with O(K^3) work but no sort, and return the best set.
 
-    Prefix j consists of client j and the available clients that precede client j by index. The rank
-    of a client by weight in a prefix is one plus the number of heavier members. A matrix product of
-    two [K, K] masks counts these members for all prefixes.
+    Prefix j contains client j and the available clients before client j in descending order of
+    index. The rank of a client by weight in a prefix is one plus the number of heavier members. A
+    matrix product of two [K, K] masks counts these members for all prefixes.
     """
     # Random words that break ties in index, in weight, and between prefixes.
     bits: Array | tuple[None, ...] = (None, None, None)
@@ -118,8 +117,8 @@ def _total_of_heaviest(
 ) -> Float[Array, " K"]:
     """Sum each cohort's weights in descending order, to make sums of equal weights bitwise equal.
 
-    Row j of ``cohort`` is the mask of cohort j. Row j of ``place`` numbers the members of cohort j
-    from 1 to m by descending weight. Masked sums of at most one nonzero term yield sorted weights.
+    Row j of ``cohort`` is the mask of cohort j. Row j of ``place`` ranks the members of cohort j by
+    weight from 1 (heaviest) to m. Each sorted weight is a masked sum with at most one nonzero term.
     """
     places = 1 + jnp.arange(num_selected, dtype=place.dtype)[None, None, :]
     holds = cohort[:, :, None] & (place[:, :, None] == places)  # [j, i, r]
@@ -195,14 +194,15 @@ class Exact(Search):
 
 
 def best_prefix(index: Array, weight: Array, num_selected: int) -> Array:
-    """Return the last position of the prefix that maximises last index + sum of m largest weights.
+    """Return the last position of the best prefix, or m - 1 if fewer than m clients are available.
 
-    The places after the first m are split into blocks. One scan passes the m largest weights from
+    The value of a prefix is its lowest index plus the sum of its m largest weights. Ties are broken
+    in favour of the larger weight sum, then the shorter prefix. ``index`` must be descending. Both
+    arrays are -inf for unavailable clients.
+
+    The weights after the first m are split into blocks. One scan passes the m largest weights from
     block to block. A second scan inserts the weights one by one, for all blocks in parallel.
     The m sorted weights are summed in a fixed order, so equal weights have bitwise equal sums.
-
-    ``index`` must be descending. Both arrays are -inf for unavailable clients. Ties are broken by
-    the larger weight sum, then the shorter prefix. If fewer than m are available, return m - 1.
     """
     last = num_selected - 1
     top = lax.top_k(weight[:num_selected], num_selected)[0]
@@ -216,7 +216,7 @@ def best_prefix(index: Array, weight: Array, num_selected: int) -> Array:
         return lax.top_k(jnp.concatenate([top, weight]), num_selected)[0], top
 
     def enter(top: Array, weight: Array) -> tuple[Array, Array]:
-        """Insert one weight [B] per block into the block's m largest weights [B, m], descending."""
+        """Insert ``weight[b]`` into each block's sorted ``top[b]``, and drop the smallest entry."""
         above = jnp.pad(top[:, :-1], ((0, 0), (1, 0)), constant_values=jnp.inf)
         top = jnp.maximum(top, jnp.minimum(above, weight[:, None]))
         return top, tree_sum(top)

@@ -92,7 +92,7 @@ def _unrank(rank: Array, binomials: Array) -> Array:
 
 
 def _score(members: Array, index: Array, weight: Array, usable: Array) -> tuple[Array, Array]:
-    """Compute each set's energy and weight sum for sets [n, m] (NaN for infeasible sets)."""
+    """Compute the energy and weight sum of each set in ``members`` [n, m] (NaN if infeasible)."""
     total = tree_sum(weight[members])
     lowest = jnp.min(index[members], axis=-1)
     value = jnp.where(jnp.isinf(lowest), lowest, lowest + total)

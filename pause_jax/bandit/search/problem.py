@@ -1,4 +1,4 @@
-"""Maximisation problem of a round, search interface, and helper functions for searches.
+"""Maximisation problem solved in each round, base class for searches, and search helpers.
 
 The problem is to find the set of m available clients that maximises ``min index + sum weight``.
 See Eq. (14) of PAUSE and Eq. (17) of BSFL, or Eq. (10) of PAUSE for the genie.
@@ -54,10 +54,7 @@ def optimal_info(energy: Array) -> Info:
 
 
 def check_problem(index: Array, weight: Array, num_selected: int) -> None:
-    """Raise ValueError unless index and weight are [K] without NaN, and 1 <= num_selected <= K.
-
-    Traced values are not checked for NaN.
-    """
+    """Raise ValueError if the shapes disagree, m is out of range, or an untraced value is NaN."""
     if index.ndim != 1 or weight.shape != index.shape or not 1 <= num_selected <= len(index):
         raise ValueError(
             f"index {index.shape}, weight {weight.shape}, num_selected = {num_selected}: index "
@@ -95,7 +92,7 @@ def ordered(value: Array, available: Array, key: Array | None) -> Array:
 
 
 def _falling(value: Array, available: Array) -> Array:
-    """Map floats to integers in reverse order. On CPUs, XLA sorts integers twice as fast as floats.
+    """Map larger floats to smaller integers. On CPUs, XLA sorts integers twice as fast as floats.
 
     Only unavailable clients map to the largest integer, so they come last.
     """

@@ -152,7 +152,7 @@ class Ledger:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the budget's schedule allows no further release."""
+        """Whether the budget's schedule forbids another release."""
         return bool(self.privacy.budget.exhausted(jnp.asarray(self.participations + 1)))
 
     def has(self, **remarks: Any) -> bool:

@@ -30,7 +30,6 @@ class TimedGrid:
     """Flower grid whose ``send_and_receive`` measures the latency of each reply.
 
     Flower's grid does not report when a reply arrived, and may poll for replies only every 3 s.
-
     Latency is the time from sending the messages to the poll that finds the reply, including
     transport, waiting and training. The error is at most ``poll_seconds`` plus one poll's duration.
 
@@ -81,8 +80,8 @@ class TimedGrid:
 class Roster:
     """Registry of the nodes' client numbers 0 .. K - 1, and of clients with a spent budget.
 
-    The server asks new nodes for their numbers (:func:`introduce`). A SuperNode restarted with a
-    new id remains the same client. If two nodes report the same number, the later node is ignored.
+    The server asks each new node for its client number (:func:`introduce`). A SuperNode restarted
+    with a new id stays the same client. If two nodes report the same number, the second is ignored.
 
     Attributes:
       spent: numbers of the clients that reported a spent budget. After the server restarts, these
@@ -97,7 +96,7 @@ class Roster:
     def present(self, grid: TimedGrid, timeout: float) -> dict[int, int]:
         """Return the node of each connected client, keyed by client number.
 
-        ``timeout`` is the maximum wait for the numbers of new nodes, in seconds.
+        Wait at most ``timeout`` seconds for new nodes to report their client numbers.
         """
         connected = sorted(grid.get_node_ids())
         # Forget nodes that left, because a returning node may have a different number.
@@ -139,5 +138,5 @@ class Roster:
                 )  # fmt: skip
                 number = None
             said_by[node] = number
-        # Register in order of node id, because the order of the replies is arbitrary.
+        # Register nodes in order of id, because the order of the replies is arbitrary.
         self._number.update(sorted(said_by.items()))

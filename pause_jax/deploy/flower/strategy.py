@@ -74,7 +74,7 @@ class Played(NamedTuple):
 
     Attributes:
       seconds: latency of each client that answered, in seconds.
-      failed: latency assumed for each client that failed (the timeout), in seconds.
+      failed: latency assumed for each failed client, in seconds (equal to the timeout).
       idle: chosen clients known to have released nothing.
     """
 
@@ -132,7 +132,7 @@ class PauseStrategy(Strategy):
 
         Args:
           config: config for the :class:`~pause_jax.deploy.selector.Selector`.
-          key: typed PRNG key, as for a simulation. Ignored if a saved state is resumed.
+          key: typed PRNG key, as for a simulation. Ignored when resuming from a saved state.
           state: folder for the saved state, created if missing (default: nothing is saved).
             ``selector.npz`` contains the policy's state, saved before and after each round's
             training. ``fleet.csv`` contains the latency of each valid reply, for ``pause-jax fit``
@@ -146,8 +146,7 @@ class PauseStrategy(Strategy):
             timeout as the latency of a client that fails.
           poll_seconds: time between polls for replies, > 0 and finite.
           min_available: number of connected clients that a round waits for (default: cohort size).
-          wait_seconds: maximum wait for ``min_available`` clients, >= 0, after which the round
-            starts with the connected clients.
+          wait_seconds: time after which a round starts without ``min_available`` clients, >= 0.
 
         Raises:
           ConfigError: if the config is invalid for a ``Selector``, an argument is out of range, or
@@ -196,7 +195,7 @@ class PauseStrategy(Strategy):
         Args:
           grid: Flower's grid.
           initial_arrays: initial model.
-          num_rounds: number of rounds to run, in addition to the rounds before a restart.
+          num_rounds: number of rounds to run, not counting rounds completed before a restart.
           timeout: new value of ``timeout_seconds``; None keeps the old value.
           train_config: client config, extended with ``server-round`` and ``pause-epsilon``.
           evaluate_config: ignored.
@@ -239,7 +238,7 @@ class PauseStrategy(Strategy):
         choice = self.selector.ask(available, answers)
         nodes = {int(client): present[int(client)] for client in choice.clients}
         self._open = choice, nodes, arrays, grid
-        # Save before contacting any client, to keep the charges if the server is killed.
+        # Save before contacting any client, so that budget charges survive a crash.
         self._save()
         LOG.info("round %d: chose %s of %d clients", choice.round, list(nodes), len(present))
         # Let messages expire to keep late clients from training a stale model.
@@ -477,7 +476,7 @@ def _read(
     except msgspec.ValidationError as error:
         raise ConfigError(
             f"its metrics are {shown(said)}: {error}. PrivateRelease adds {', '.join(OURS)}. To "
-            "send other metrics, such as a loss, without noise, list them in clear."
+            "send other metrics, such as a loss, without noise, use PrivateRelease(clear=NAMES)."
         ) from None
     return Answer(arrays, metrics, seconds)
 
@@ -492,7 +491,7 @@ def average(answers: Mapping[int, Answer], weights: Mapping[int, float]) -> Arra
             np.asarray(answer.arrays[name], np.float64) * weights[client]
             for client, answer in answers.items()
         ]
-        # Round means of integers, because conversion to integers would truncate 2.999... to 2.
+        # Round the mean of integers, because a cast would truncate 2.999... to 2.
         whole = np.asarray(sum(parts) if is_float(like) else np.rint(sum(parts)), like.dtype)
         mean[name] = Array(whole)
     return ArrayRecord(mean)

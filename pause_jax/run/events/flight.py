@@ -39,7 +39,7 @@ class Plan(NamedTuple):
 
     @property
     def cohort(self) -> int:
-        """Number of clients trained in one call, usually all clients that start in a step."""
+        """Maximum number of clients per training call, usually enough for a step's new clients."""
         return self.asked * self.groups
 
 
@@ -114,7 +114,7 @@ class Step(NamedTuple):
     """Details of a server step, used by recorded quantities.
 
     Attributes:
-      decision: int32, number of the step's first policy decision, starting at 1.
+      decision: int32, 1-based index of the step's first policy decision in the run.
       staleness: int32 [B], see ``Buffer``.
       finish: float [B], answer times, in seconds since the last step.
     """
@@ -150,7 +150,7 @@ def nobody(config: SimConfig, plan: Plan, updates: Any) -> Flight:
 
 
 def started(slots: Slots, active: Array, values: dict[str, Array]) -> Slots:
-    """Assign active clients to free slots, and set their fields to ``values`` ([O] or scalar)."""
+    """Put active clients in free slots, and set the slots' fields to ``values`` ([O] or scalar)."""
     # The j-th client gets the j-th free slot, which stays free if the client is inactive.
     free = jnp.argsort(slots.occupied, stable=True)[: active.shape[0]]
     values = {**values, "occupied": jnp.asarray(True), "answered": jnp.asarray(False)}
@@ -163,7 +163,7 @@ def started(slots: Slots, active: Array, values: dict[str, Array]) -> Slots:
 
 
 def next_answer(slots: Slots) -> tuple[Slots, Array]:
-    """Return (slots after the next answer, its time). At least one client must be in flight."""
+    """Return (slots after the next answer, answer time). At least one client must be in flight."""
     finish = jnp.where(slots.under_way, slots.finish, jnp.inf)
     now = jnp.min(finish)
     first = slots.under_way & (finish == now)
@@ -187,7 +187,7 @@ class Buffer(NamedTuple):
     """Answers since the last server step, including those without an update.
 
     Attributes:
-      places: int32 [B], slot numbers of answers in ascending order, padded with unanswered slots.
+      places: int32 [B], answered slots in ascending order, padded with slots that hold no answer.
       selection: clients, and their weights without staleness factors. The policy's weights sum to
         one in each group of ``peers``, so we multiply them by group size / number of answers.
       staleness: int32 [B], server steps since the client's start.

@@ -220,7 +220,7 @@ def heard(setup: Setup, before: State, events: Events, buffer: Buffer, trained: 
 
 
 def distinct(clients: Array, active: Array, num_clients: int) -> Array:
-    """Replace clients in inactive slots with clients that do not occupy an active slot, int [B]."""
+    """Replace clients in inactive slots with clients in no active slot, and return int [B]."""
     engaged = jnp.where(active, clients, num_clients)
     taken = jnp.zeros(num_clients, bool).at[engaged].set(True, mode="drop")
     others = jnp.nonzero(~taken, size=clients.shape[0], fill_value=0)[0]

@@ -2,8 +2,8 @@
 
 A run loops over server steps, not over events. Within a step, clients answer one after another,
 and new clients replace them. All clients that start in a step train the same model, so they train
-in parallel at the end of the step. The server then averages the buffered updates. Tests compare
-runs with an event-queue simulation. ``docs/guides/event_clock.md`` describes the semantics.
+in parallel at the end of the step. The server then averages the buffered updates. Tests check
+runs against an event-queue simulation. ``docs/guides/event_clock.md`` describes the semantics.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def init(setup: Setup, learning: LearnerState) -> Flight:
     """Create the initial flight state, with no client in flight.
 
     Raises:
-      ConfigError: if the policy queries clients, or if the learner has no ``deferred``.
+      ConfigError: if the policy queries clients, or if the learner's ``deferred`` is None.
     """
     config = setup.config
     if setup.policy.query is not None:

@@ -50,8 +50,7 @@ def query_seconds(r: Round) -> Array:
 def clock(r: Round) -> Array:
     """Time at the end of each round, in simulated seconds.
 
-    The rounding error of the summed durations is about one float32 ulp. The clock saturates at
-    1e18 seconds.
+    The rounding error is about one float32 ulp. The clock saturates at 1e18 seconds.
     """
     return r.after.clock
 
@@ -118,7 +117,7 @@ def reward(r: Round) -> Array:
 
 @quantity("round")
 def genie_reward(r: Round) -> Array:
-    """Realised reward of the genie's cohort after the same earlier rounds (NaN if not tracked)."""
+    """Reward that the genie's cohort would have realised in this round (NaN if not tracked)."""
     return r.score.genie_reward
 
 

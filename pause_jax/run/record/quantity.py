@@ -28,8 +28,9 @@ class Quantity(NamedTuple):
         ``round`` (every round) or ``eval_round`` (evaluated rounds), otherwise from a :class:`Run`.
       dims: dimension names: ``round``, ``eval_round``, ``client``, ``slot`` or custom names.
       unit: unit of the value, such as ``s`` for seconds, or "" if it has none.
-      gap: fill value for rounds that were not simulated (always False for booleans; NaN means -1
-        for integers), and for padding if a sweep's configs differ in rounds, clients or slots.
+      gap: fill value for rounds that were not simulated, and for padding if a sweep's configs have
+        different numbers of rounds, clients or slots. In rounds that were not simulated, booleans
+        are always False, and integers use -1 instead of NaN.
     """
 
     name: str

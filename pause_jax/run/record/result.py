@@ -47,7 +47,7 @@ class Result(PyTree):
       config: config of the run.
       values: recorded quantities, keyed by name.
       eval_rounds: int32 [E], rounds after which the model was evaluated. If ``max_seconds`` ended
-        the run, the last simulated round replaces the next planned round. Unused entries are -1.
+        the run, the last evaluation follows the last simulated round. Unused entries are -1.
       variables: final model (Flax variables), with untrained weights in the ``frozen`` collection,
         or None if ``learning`` is None.
       epsilon_unit: unit of data that a budget protects: ``coordinate`` (one coordinate of an
@@ -185,7 +185,7 @@ def chosen(record: Iterable[str | Quantity] | None) -> Quantities:
 
 
 def record_round(quantities: Quantities, played: Round) -> Record:
-    """Compute the per-round quantities of a simulated round, keyed by name."""
+    """Compute the recorded quantities of a simulated round, keyed by name."""
     return {q.name: _value(q, played) for q in quantities if q.per_round}
 
 

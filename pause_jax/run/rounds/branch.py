@@ -37,7 +37,7 @@ def _(axis_size: int, in_batched: list[bool], wanted: Array) -> tuple[Array, boo
 
 @custom_vmap
 def _choose(wanted: Array, new: Array, old: Array) -> Array:
-    """Return ``new`` for runs that need the computation, else ``old`` (without vmap, ``new``)."""
+    """Return ``new`` where ``wanted`` is True, else ``old``. Without vmap, return ``new``."""
     return new
 
 

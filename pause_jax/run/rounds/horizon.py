@@ -44,8 +44,8 @@ def evaluated_rounds(config: SimConfig) -> np.ndarray:
 def evaluated_at(config: SimConfig, played: Any) -> Any:
     """Return the rounds after which the model was evaluated, int32 [E].
 
-    If ``max_seconds`` ended the run after ``played`` rounds, the last of these rounds replaces the
-    next planned round in :func:`evaluated_rounds`. Later entries are -1.
+    If ``max_seconds`` ended the run after ``played`` rounds, the last evaluation follows round
+    ``played``. Later entries are -1.
     """
     planned = evaluated_rounds(config).astype(np.int32)
     reached = (np.append(0, planned[:-1]) < played).astype(np.int32)

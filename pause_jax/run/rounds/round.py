@@ -200,7 +200,7 @@ def arrival_of(config: SimConfig, latency: Array, active: Array, answering: Arra
     if config.deadline is not None:
         end = jnp.minimum(end, config.deadline)
     by_then = latency <= end
-    # In empty slots, replace the latency with a finite value, as policies may multiply it by 0.
+    # Empty slots need a finite latency, because policies may multiply it by 0 (0 * inf is NaN).
     observed = jnp.where(active, jnp.minimum(latency, end), jnp.where(end > 0, end, 1.0))
     return Arrival(end, answering & by_then, answering & ~by_then, observed)
 

@@ -33,7 +33,7 @@ class Health(NamedTuple):
 
 
 def healthy() -> Health:
-    """Return the health of a run without problems, with all fields zero."""
+    """Return a health record without problems (all fields are 0)."""
     return Health(*(jnp.zeros((), jnp.int32) for _ in Health._fields))
 
 
@@ -82,8 +82,8 @@ class Score(NamedTuple):
       regret: signed regret C^G(genie) - C^G(cohort), as in Eq. (10) of PAUSE. The genie chooses m
         clients, or all available clients if there are fewer. For a cohort as large as the genie's,
         the regret is >= 0 up to rounding (relative error 1e-6). The genie's cohort has regret 0.
-        A smaller cohort (for example, from FedCS) can have negative regret, because its slowest
-        client may be faster than the genie's, and it may leave out clients with negative g.
+        A smaller cohort (for example, from FedCS) can have negative regret, because it may omit
+        slow clients and clients with negative g.
     """
 
     reward: Float[Array, ""]
@@ -126,7 +126,7 @@ def score(
 
 
 def _sorted(clients: Array, active: Array) -> Array:
-    """Return the active clients in ascending order, after a -1 for each empty slot, int [m]."""
+    """Return -1 for each empty slot, followed by the sorted active clients, int [m]."""
     return jnp.sort(jnp.where(active, clients, -1))
 
 

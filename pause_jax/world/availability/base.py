@@ -44,7 +44,7 @@ class AvailabilityTrace(FromFile):
         raise NotImplementedError
 
     def forecast(self, clock: Array, ahead: Array, num_clients: int) -> Array:
-        """Return each connected client's probability of being connected later, float [K].
+        """Return P(connected at ``clock + ahead`` | connected at ``clock``) per client, float [K].
 
         Traces that depend on more than the clock must override this method.
 
@@ -113,23 +113,22 @@ class OnOff(AvailabilityTrace):
 class Phones(AvailabilityTrace):
     """Independent continuous-time Markov chain for each phone, fitted to FLASH measurements.
 
-    Phone k is connected for a fraction of time equal to the quantile at frac(k * sqrt(2)) of an
+    The fraction of time for which phone k is connected is the frac(k * sqrt(2)) quantile of an
     exponential distribution with mean ``share``. This fraction is multiplied by a daily factor that
     varies from 1 - ``swing`` to 1 + ``swing`` (at ``peak``). The product is capped at 0.999.
-    The mean connection length, ``stretch``, does not depend on the duration of rounds.
+    The mean duration of a connection, ``stretch``, does not depend on the duration of rounds.
 
-    The defaults are fitted to ``data/cached_timers.json`` of github.com/Carkham/FLHetBench, which
-    lists 1,000 users of FLASH (Yang et al., WWW 2021), 710 of whom were observed for a day to a
-    week. A phone is considered connected while idle, charging and on Wi-Fi. In the data, the
+    The defaults are fitted to ``data/cached_timers.json`` of github.com/Carkham/FLHetBench. The
+    file lists 1,000 users from FLASH (Yang et al., WWW 2021), 710 of whom were observed for a day
+    to a week. A phone is considered connected while idle, charging and on Wi-Fi. In the data, the
     0.25, 0.5, 0.75, 0.9 and 0.95 quantiles of the fraction are 0.013, 0.055, 0.131, 0.255 and 0.324
     (in this model, 0.027, 0.066, 0.132, 0.219 and 0.285).
 
     Attributes:
       share: mean fraction of time for which a phone is connected.
-      stretch: mean connection length in seconds.
-      swing: relative amplitude of the fraction's daily variation.
-      peak: time of day with the most connected phones, in seconds after midnight. A run
-        starts at midnight.
+      stretch: mean duration of a connection, in seconds.
+      swing: relative amplitude of the daily variation in the fraction of connected phones.
+      peak: time of day with the most connected phones, in seconds after midnight (start of a run).
     """
 
     name: ClassVar[str] = "phones"
@@ -156,9 +155,9 @@ class Phones(AvailabilityTrace):
         return self._chance(jnp.ones(num_clients), clock + ahead, ahead, num_clients)
 
     def _chance(self, before: Array, clock: Array, since: Array, num_clients: int) -> Array:
-        """Return P(connected) ``since`` seconds after the states in ``before``, float [K]."""
+        """Return P(connected), float [K], if the state ``since`` seconds earlier was ``before``."""
         share = self._share(clock, num_clients)
-        # Phones disconnect at rate 1 / stretch. The chain relaxes at the sum of its two rates.
+        # The relaxation rate is the disconnection rate (1 / stretch) plus the connection rate.
         remembered = jnp.exp(-since / (self.stretch * (1 - share)))
         return share + (before.astype(share.dtype) - share) * remembered
 

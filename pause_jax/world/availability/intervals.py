@@ -28,17 +28,17 @@ class _Table(NamedTuple):
 
 # Latest allowed interval start, in seconds. float32 represents every integer up to this value.
 LATEST = 2**24
-# Loaded tables, keyed by digest, because a traced program cannot read files.
+# Tables loaded before tracing, keyed by digest. Traced programs cannot read files.
 _TABLES: dict[str, _Table] = {}
 
 
 class Intervals(AvailabilityTrace):
     """Availability trace in which each client is online during its intervals [start, end).
 
-    The CSV file has the header ``client,start,end`` and one line per interval: the client's id (a
-    number or a name) and simulated seconds 0 <= start < end. A client's intervals may overlap.
-    Clients are numbered as in :class:`pause_jax.latency.Traces`, in the natural order of their ids.
-    Clients beyond ``num_clients`` are ignored. Use :meth:`of` for arrays.
+    The CSV file has the header ``client,start,end`` and one line per interval, with the client's id
+    (a number or a name) and the times 0 <= start < end in simulated seconds. A client's intervals
+    may overlap. Clients are numbered as in :class:`pause_jax.latency.Traces`, in the natural order
+    of their ids. Clients beyond ``num_clients`` are ignored. Use :meth:`of` for arrays.
 
     Attributes:
       period: seconds after which all intervals repeat, such as 86,400 for a day, or None if they

@@ -35,13 +35,13 @@ class Measured(NamedTuple):
 def parse(
     content: bytes, path: str, where: str = "latency.path", *, drop_bad_lines: bool = False
 ) -> Measured:
-    """Parse the content of a CSV file.
+    """Parse the contents of a CSV file.
 
-    Error messages name the config field in ``where``. With ``drop_bad_lines``, lines that violate a
-    rule are skipped, and ``Measured.dropped`` lists the violated rules.
+    Error messages start with the config field ``where``. With ``drop_bad_lines``, invalid lines are
+    skipped, and ``Measured.dropped`` lists the violated rules.
 
     Raises:
-      ConfigError: if the CSV, the header or a remaining line is invalid, or if no line is valid.
+      ConfigError: if the file is invalid (apart from skipped lines) or has no valid lines.
     """
     name = f"{where} = {path!r}"
     header, rows = source_file.table(name, content, full=False)
@@ -88,13 +88,13 @@ def _entries(
     answered = {entry["client"] for _, entry in good.values() if np.isfinite(entry["seconds"])}
     for place, entry in good.values():
         if entry["client"] not in answered:
-            broken[place] = "the client must have seconds on at least one line"
+            broken[place] = "the client must have a latency (seconds) on at least one line"
     kept = [entry for place, entry in good.values() if place not in broken]
     return kept, [(*rows[place], broken[place]) for place in sorted(broken)]
 
 
 def _entry(header: list[str], row: list[str]) -> dict[str, Any]:
-    """Return a line's values by column (NaN for empty seconds), or raise ValueError if invalid."""
+    """Return a valid line's values by column (NaN for empty seconds), or raise ValueError."""
     try:
         values = dict(zip(header, row, strict=True))
         client = values.pop("client")

@@ -27,8 +27,8 @@ COLUMNS = (
 _BUNDLED = {"": "devices.csv", "phones": "phones.csv"}
 # Fields of ``Work``, in the column order of ``_Devices.median``.
 _AMOUNTS = ("samples", "download_bytes", "upload_bytes")
-# Gauss-Legendre rules for the three latency parts, from least to most variable, on both sides of
-# the kink at tau_min (only above it for the last part). Errors are < 1e-5 for spreads <= 1.
+# Gauss-Legendre rules for the three latency components, from least to most variable. All apply
+# above the kink at tau_min, the first two also below it. Errors are < 1e-5 for spreads <= 1.
 _LEAST, _MIDDLE, _MOST = (np.polynomial.legendre.leggauss(n) for n in (12, 14, 16))
 # Maximum spread (standard deviation of a value's logarithm). Spreads >= 16 may overflow.
 _MOST_SPREAD = 10.0
@@ -47,7 +47,7 @@ class _Devices(NamedTuple):
     spread: NDArray[np.float64]  # [D, 3], standard deviations of the logarithms
 
 
-# Loaded tables, keyed by digest, because a traced program cannot read files.
+# Tables loaded before tracing, keyed by digest. Traced programs cannot read files.
 _TABLES: dict[str, _Devices] = {}
 
 
@@ -148,7 +148,7 @@ class Network(Latency):
         return mean + self._expectation(short, num_clients)
 
     def _of_clients(self, num_clients: int) -> tuple[Array, Array]:
-        """Return (medians in seconds, spreads) of the three parts, float [K, 3] each."""
+        """Return (medians in seconds, spreads) of the three components, float [K, 3] each."""
         devices = _TABLES[self.digest if self.digest in _TABLES else self.loaded().digest]
         amounts = {name: getattr(self, name) for name in _AMOUNTS}
         for name, amount in amounts.items():
@@ -173,14 +173,14 @@ class Network(Latency):
     def _expectation(self, of: Callable[[Array, Array, Array], Array], num_clients: int) -> Array:
         """Return E[of(spent, median, spread)], float [K].
 
-        ``spent`` is the sum of the two less variable parts, in seconds. ``of`` returns the mean
-        over the third part. Integrals are split at the kink where the latency reaches tau_min.
+        ``spent`` is the sum of the two least variable latency components, in seconds. ``of``
+        returns the mean over the most variable component. Integrals are split at tau_min.
         """
 
         def split(
             spent: Array, median: Array, spread: Array, rule: tuple[np.ndarray, np.ndarray]
         ) -> tuple[Array, Array]:
-            """Return (``spent`` plus the next part, quadrature weights), [2 n] each."""
+            """Return quadrature (points, weights), [2 n] each, for ``spent`` plus one component."""
             node, weight = (jnp.asarray(x, jnp.float32) for x in rule)
             kink = self._kink(spent, median, spread)
             below, above = (kink + _REACH) / 2, (_REACH - kink) / 2

@@ -62,7 +62,7 @@ class NormalLatency(Latency):
 
 
 class TwoGroups(NormalLatency):
-    """Normal latency with a fast half (clients 0 .. K/2 - 1) and a slow half (PAUSE experiments).
+    """Normally distributed latency with a fast half (clients 0 .. K/2 - 1) and a slow half (PAUSE).
 
     Attributes:
       fast_start, fast_span: range of the fast clients' means, which increase in equal steps from
@@ -90,10 +90,10 @@ class TwoGroups(NormalLatency):
 
 
 class TenGroups(NormalLatency):
-    """Normal latency in ten equal groups, with means from slowest / 10 to slowest (BSFL Figs. 5-6).
+    """Normally distributed latencies of ten equal client groups (BSFL Figs. 5-6).
 
     Attributes:
-      slowest: mean of the slowest group, in seconds.
+      slowest: mean of group 10, in seconds. Group g has mean ``slowest`` * g / 10.
     """
 
     name: ClassVar[str] = "ten_groups"
@@ -122,7 +122,7 @@ class SpeedNormal(Latency):
     """
 
     name: ClassVar[str] = "speed_normal"
-    summary: ClassVar[str] = "normal speeds, where negative draws are fastest (BSFL, as published)"
+    summary: ClassVar[str] = "normally distributed speed, minimum latency for negative draws (BSFL)"
 
     min_latency: float = number(default=0.05, above=0, at_most=1)
     std: float = number(default=0.1, above=0)
@@ -157,7 +157,7 @@ class SpeedNormal(Latency):
         inside = jnp.sum(weight * density * self.min_latency / speed, axis=1)
         slow_atom = norm.cdf((self.min_latency - mean) / self.std)
         fast_atom = norm.sf((1.0 - mean) / self.std)
-        # ``slow_atom`` treats negative draws as 1 s, but their latency is tau_min.
+        # Correct ``slow_atom``, which counts the latency of negative draws as 1 s, not tau_min.
         negative = (1.0 - self.min_latency) * norm.cdf(-mean / self.std)
         return slow_atom + fast_atom * self.min_latency + inside - negative
 
@@ -222,7 +222,7 @@ class Switching(LogNormal):
     """
 
     name: ClassVar[str] = "switching"
-    summary: ClassVar[str] = "lognormal, with fast and slow clients that swap periodically"
+    summary: ClassVar[str] = "lognormal, with fast and slow clients that periodically swap roles"
 
     period: int = static(default=500, at_least=1)
 
@@ -238,11 +238,11 @@ class Switching(LogNormal):
         return jnp.roll(speed, -self._moved(round, num_clients))
 
     def _step(self, num_clients: int) -> int:
-        """Return the number of positions by which each swap shifts the clients."""
+        """Return s, where a swap gives client k the distribution of client k + s (mod K)."""
         return builtins.round(num_clients / 2)
 
     def _moved(self, round: Array, num_clients: int) -> Array:
-        """Return the number of positions (mod K) by which clients are shifted in round t."""
+        """Return s, where client k in round t behaves as client k + s (mod K) does in round 1."""
         return ((round - 1) // self.period * self._step(num_clients)) % num_clients
 
     def _over_time(self, values: Array) -> Array:
@@ -280,7 +280,7 @@ class ShiftedExponential(SpacedLatency):
         return jnp.maximum(self.min_latency, self.scale(num_clients) * (1 + extra))
 
     def _above(self, num_clients: int) -> tuple[Array, Array, Array]:
-        """Return (start of the density above tau_min, mean delay, P(latency > start)), [K]."""
+        """Return (start = max(tau_min, scale_k), mean delay, P(latency > start)), [K] each."""
         least = self.scale(num_clients)
         start, mean = jnp.maximum(self.min_latency, least), self.straggling * least
         return start, mean, jnp.exp(-(start - least) / mean)
@@ -328,7 +328,7 @@ class Pareto(SpacedLatency):
         return jnp.maximum(self.min_latency, self.scale(num_clients) * tail)
 
     def _above(self, num_clients: int) -> tuple[Array, Array]:
-        """Return (start of the tail above tau_min, tail probability), float [K] each."""
+        """Return (start = max(tau_min, scale_k), P(latency > start)), float [K] each."""
         least = self.scale(num_clients)
         start = jnp.maximum(self.min_latency, least)
         return start, (least / start) ** self.shape

@@ -37,8 +37,7 @@ class _Table(NamedTuple):
     ids: tuple[str, ...]  # client ids from the file (empty for arrays)
 
 
-# Loaded tables, keyed by digest and order, because a traced program cannot read files. For a file
-# with a ``round`` column, the table for the ``played`` order has one row per client and round.
+# Tables loaded before tracing, keyed by digest and order. Traced programs cannot read files.
 _TABLES: dict[str, _Table] = {}
 # Maximum number of rows in a table with one row per client and round.
 _MOST = 10**8
@@ -47,22 +46,23 @@ _MOST = 10**8
 class Traces(Latency):
     """Latency = max(tau_min, one of the client's measurements).
 
-    The CSV file has the header ``client,seconds`` and one line per measurement: the client's id (a
-    number or a name) and seconds > 0. Clients are numbered 0, 1, ... in the natural order of
-    their ids. With the ``natural`` partition, clients and data are matched by id. If the data has
-    no ids, the file's ids must be names, or the numbers 0, 1, ... without gaps. Measurements are
-    ordered by the ``round`` or ``time`` column if present, otherwise by line. Clients may have
-    different numbers of measurements, and clients beyond ``num_clients`` are ignored. An empty
-    ``seconds`` cell marks a drop-out, in which the client does not answer. The server then waits
-    for the duration of the client's previous measurement, or of its first if none precedes it.
-    Expectations are exact means over all measurements and waiting times. Use :meth:`of` for arrays.
+    The CSV file has the header ``client,seconds`` and one line per measurement, with the client's
+    id (a number or a name) and a latency > 0 in seconds. Clients are numbered 0, 1, ... in the
+    natural order of their ids. With the ``natural`` partition, clients and data are matched by id.
+    If the data has no ids, the file's ids must be names, or the numbers 0, 1, ... without gaps.
+    Measurements are ordered by the ``round`` or ``time`` column if present, otherwise by line.
+    Clients beyond ``num_clients`` are ignored. An empty ``seconds`` cell marks a drop-out, in which
+    the client does not answer. The server then waits for the duration of the client's previous
+    measurement, or of the first measurement if there is no previous one. Expectations are exact
+    means over all measurements and waiting times. Use :meth:`of` for arrays.
 
     Attributes:
-      order: choice of measurements (static). ``drawn`` draws one uniformly and independently in
-        each round. ``played`` replays the rounds of a file with a ``round`` column, starting with
-        the first. A client without a line for a round repeats its previous measurement, or its
-        first if none precedes it. Without a ``round`` column, round t replays the client's t-th
-        measurement. The replay restarts after the last entry. The genie knows replayed latencies.
+      order: rule for choosing each round's measurement (static). ``drawn`` draws uniformly and
+        independently in each round. ``played`` replays the rounds of a file with a ``round``
+        column, starting with the first. A client without a line for a round repeats its previous
+        measurement, or its first measurement if there is no previous one. Without a ``round``
+        column, round t replays the client's t-th measurement. The replay restarts after the last
+        entry. The genie knows replayed latencies.
       path: file path, absolute or relative to the working directory (static).
       digest: SHA-256 of the measurements, recorded in results and filled in when a run starts. A
         file with a different digest is rejected (static).
@@ -77,7 +77,7 @@ class Traces(Latency):
 
     @classmethod
     def of(cls, seconds: Sequence[ArrayLike]) -> Self:
-        """Build the model from one array [n_k] of measured seconds > 0 per client.
+        """Build the model from one array [n_k] of positive latencies (in seconds) per client.
 
         A config file stores only the digest. Use a CSV file to run the config in another process.
 
@@ -189,7 +189,7 @@ class Traces(Latency):
         return self.min_latency * cut + rest
 
     def _cut(self, num_clients: int, sums: NDArray[np.float64]) -> tuple[Array, Array]:
-        """Return (share of entries < tau_min, sum over the others / entry count), [K] each."""
+        """Return (share of entries < tau_min, other entries' contribution to a mean), [K] each."""
         table = self._measured
         seconds, first = jnp.asarray(table.seconds), jnp.asarray(table.first[:num_clients])
         size = jnp.asarray(table.size[:num_clients])
@@ -231,7 +231,7 @@ def _table(
 
 
 def _filled(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Replace each NaN with the previous finite value, or with the first if none precedes it."""
+    """Replace each NaN with the previous finite value, or else with the first finite value."""
     known = np.flatnonzero(np.isfinite(seconds))
     before = np.searchsorted(known, np.arange(seconds.size), "right") - 1
     return seconds[known[np.maximum(before, 0)]]
