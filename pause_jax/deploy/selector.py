@@ -521,7 +521,7 @@ class Selector:
             else:
                 raise ConfigError(
                     f"answers: client {self.client_ids[client]} is missing, and the policy needs "
-                    "its features. If the client does not answer, remove it from available."
+                    "its features. If the client does not answer, omit it from ``available``."
                 )
         return Answer(loss, features, reported)  # type: ignore[arg-type]
 

@@ -139,10 +139,9 @@ def _products_backward(
     rows, kernel, empty = residuals
     height, width, channels, features = kernel.shape
     d = dy.reshape(-1, features)
-    # Without the barrier, XLA folds the transposes into the products, which then run slower.
-    rows_t, kernel_t = lax.optimization_barrier((rows.T, kernel.reshape(-1, features).T))
-    d_kernel = (rows_t @ d)[: height * width * channels].reshape(kernel.shape)
-    d_patches = (d @ kernel_t).reshape(*dy.shape[:3], height, width, channels)
+    d_kernel = (rows.T @ d)[: height * width * channels].reshape(kernel.shape)
+    d_patches = d @ kernel.reshape(-1, features).T
+    d_patches = d_patches.reshape(*dy.shape[:3], height, width, channels)
 
     def place(d_patches: Array, *tap: int) -> Array:
         """Zero-pad one tap's gradient to the input size."""

@@ -120,8 +120,8 @@ class Learner(NamedTuple):
       local_samples: (data size [K], local work factors [K] or None) -> float [K], number of samples
         that each client processes per round; None if each client processes its data once.
       client_bytes: (state) -> memory in bytes needed to train one client.
-      deferred: separate training and averaging, for ``SimConfig.clock = Asynchronous()`` and
-        ``SimConfig.stale_updates = "next"``; None if the learner supports neither.
+      deferred: separate functions for training and averaging, needed for an ``Asynchronous`` clock
+        and for ``stale_updates = "next"``; None if the learner supports neither.
       stale_damping: beta in the stale updates' weights (see ``Learning``).
       evaluate_clients: (state) -> dict of float [K] with the same names as ``evaluate``, means over
         each client's held-out samples (NaN for clients with none); None if nothing is held out.
@@ -158,7 +158,7 @@ def path_name(path: Any) -> str:
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
-    """Return a pytree's leaves, keyed by path and in the order of a flat update."""
+    """Return a pytree's leaves by path, in the order in which an update is flattened."""
     return {path_name(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
 
 

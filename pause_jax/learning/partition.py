@@ -37,7 +37,7 @@ class Partition(NamedTuple):
     @property
     def share(self) -> Array:
         """Each client's quality-weighted data share d_k / sum(d), float [K] (Eq. (4) of BSFL)."""
-        # ``simulate`` and ``sweep`` must agree bitwise. The maximum prevents fused multiply-adds.
+        # ``simulate`` and ``sweep`` must agree bitwise. ``maximum`` prevents a fused multiply-add.
         # XLA may round division by constants differently from other divisions, so use reciprocals.
         weight = jnp.maximum(self.quality * self.size.astype(self.quality.dtype), 0.0)
         return weight * (1 / tree_sum(weight))

@@ -88,7 +88,7 @@ class Cifar10(Prepared):
 
 
 class Tfds(Prepared):
-    """Any data set in tensorflow-datasets with images or feature vectors of equal shape.
+    """Any data set of tensorflow-datasets whose images or feature vectors have equal shapes.
 
     Attributes:
       dataset: name of the data set, such as ``emnist`` or ``kmnist``.

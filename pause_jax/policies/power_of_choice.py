@@ -37,7 +37,7 @@ class ChoiceState(NamedTuple):
 class PowerOfChoice(PolicyConfig):
     """Selection of the m clients with the largest losses among d random candidates.
 
-    Candidates are drawn by data size without replacement. Selected clients have equal weights.
+    Candidates are drawn without replacement, weighted by data size. Aggregation weights are equal.
 
     Attributes:
       loss: ranking criterion. ``full`` (pow-d) queries the loss on all local data, and ``batch``

@@ -257,7 +257,7 @@ def drawn_by(
 
 
 def groups_of(budget: Array, num_groups: int) -> Array:
-    """Divide the log budget range into equal intervals, and return each client's index, int32 [K].
+    """Divide the range of log budgets evenly, and return each client's interval index, int32 [K].
 
     All clients are in group 0 if all budgets are equal or all are infinite.
     """

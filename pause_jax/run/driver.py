@@ -175,5 +175,5 @@ def traced_run(
     return with_rounds(steps.finish(config, state), config, record, quantities)
 
 
-# Repeated calls within a user's trace share one trace of the run.
+# If user code that is being traced calls this repeatedly, the run is traced only once.
 _traced_once = jax.jit(traced_run, static_argnames=("quantities", "execution"))

@@ -51,7 +51,7 @@ SEGMENTS = 20
 # runs that do not fit in a core's cache.
 KEPT_IN_THREAD = 8 * 2**20
 # Allowed batch sizes. The list is short, so sweeps of similar size can share a compiled program.
-# IN_THREAD lists (batch size per thread, minimum number of runs).
+# An entry of IN_THREAD is (batch size per thread, minimum number of runs).
 WIDTHS = (1, 2, 4, *(2**n // 4 * part for n in range(3, 31) for part in (4, 6)))
 IN_THREAD = ((64, 512), (16, 128), (4, 32), (1, 0))
 # Estimated number of copies of the state and the record in memory. A loop step keeps the old, the

@@ -138,7 +138,7 @@ class Store:
                 values={name.removeprefix("value "): array for name, array in arrays.items()},
             )
         except (OSError, LookupError, ValueError) as error:
-            LOG.warning("%s: is damaged (%s). Rerunning the chunk.", path, error)
+            LOG.warning("%s is damaged (%s). Rerunning the chunk.", path, error)
             return None
 
     def save(self, chunk: Chunk, rows: Rows) -> None:
@@ -199,7 +199,7 @@ class Checkpoint:
             like, structure = jax.tree.flatten((state, shapes(segments)))
             leaves = [_placed(saved[f"{i:04}"], leaf) for i, leaf in enumerate(like)]
         except (OSError, LookupError, ValueError) as error:
-            LOG.warning("%s: is damaged (%s). Deleting the checkpoint.", self._path, error)
+            LOG.warning("%s is damaged (%s). Deleting the checkpoint.", self._path, error)
             self._path.unlink(missing_ok=True)
             return None
         return Point(segments, *jax.tree.unflatten(structure, leaves))

@@ -99,7 +99,7 @@ class Roster:
         Wait at most ``timeout`` seconds for new nodes to report their client numbers.
         """
         connected = sorted(grid.get_node_ids())
-        # Forget nodes that left, because a returning node may have a different number.
+        # Forget disconnected nodes, because a node may get a new id when it reconnects.
         self._number = {node: self._number[node] for node in self._number if node in connected}
         new = [node for node in connected if node not in self._number]
         if new:

@@ -36,7 +36,7 @@ class Events(NamedTuple):
     """State within a server step, after the events processed so far.
 
     Attributes:
-      groups: number of decisions in this step after its first answer.
+      groups: number of decisions since the first answer in this server step.
       waits: whether the server waits for the next answer before it starts more clients.
       now: seconds since the last server step.
       reported: bool [S], slots whose answer the policy has observed.
