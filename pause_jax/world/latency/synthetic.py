@@ -238,7 +238,7 @@ class Switching(LogNormal):
         return jnp.roll(speed, -self._moved(round, num_clients))
 
     def _step(self, num_clients: int) -> int:
-        """Return the shift s of a swap, in which client k takes the role of client k + s (mod K)."""
+        """Return the shift s of a swap: client k takes the role of client k + s (mod K)."""
         return builtins.round(num_clients / 2)
 
     def _moved(self, round: Array, num_clients: int) -> Array:
