@@ -221,6 +221,7 @@ def test_command_writes_tables_and_a_copy_of_random_is_level(tmp_path):
     assert done.returncode == 0, done.stderr
     conclusion = "random_of_mine is ahead of random on 0 of 1 fleets and behind on 0 of 1 fleets."
     assert f"Late in the runs, {conclusion}" in " ".join(done.stdout.split())
+    assert "Server time per round on tails: " in " ".join(done.stdout.split())
     folder = tmp_path / "results" / "gauntlet-random_of_mine"
     names = {"heatmap.pdf", "scores.nc", "standings.csv", "standings.md", "standings.tex"}
     assert {path.name for path in folder.iterdir()} == names
@@ -237,6 +238,15 @@ def test_command_writes_tables_and_a_copy_of_random_is_level(tmp_path):
     ends = table.loc["tails", ["late_lead", "late_low", "late_high"]].astype(float)
     assert np.abs(ends).max() < 1
     assert table.loc["tails", "late_of"] == 46
+
+
+def test_server_time_grows_with_the_work_of_a_choice():
+    fleet = fleets.fleets()["alike"]
+    quick, slow = (
+        play.server_seconds(fleet, named(name), rounds=20)
+        for name in ("random", "clustered_similarity")
+    )
+    assert 0 < 5 * quick < slow  # 200 times on one machine
 
 
 @pytest.mark.slow
