@@ -22,13 +22,14 @@ _Started: TypeAlias = tuple[pathlib.Path, Contender]
 
 INTRO = """# Benchmarks
 
-`make bench` writes this page. Do not edit it. The programs in a table took turns in one session, in
-separate processes. Only one program ran at a time. Times are medians over the turns, and ratios are
-medians of the per-turn ratios. In a round, the next clients in cyclic order train the global model
-in float32 with a fresh optimiser. Each client makes one pass over its samples (five in W5). The
-server averages the clients' updates. There is no privacy noise and no evaluation. To compute the
-share of the matrix-product rate, we count a gradient as three forward passes. For pause_jax, the
-time covers the whole call to `simulate`.
+`make bench` writes this page. Do not edit it. For each table, the programs ran in one session, in
+separate processes and one at a time. Each repetition ran every program once. Times are medians over
+the repetitions, and ratios are medians of the ratios within each repetition. In each round, the
+next clients in cyclic order train the global model in float32. Each client initialises a new
+optimiser and makes one pass over its samples (five in W5). The server averages the clients'
+updates. There is no privacy noise and no evaluation. The "of matrix product" column shows a
+program's training FLOP/s as a percentage of the matrix-product rate. A training step counts as
+three forward passes. For pause_jax, the time covers the whole call to `simulate`.
 
 "start" is the wall-clock time of imports, data loading, compilation and the first run. Times per
 round exclude it. Two columns split the startup CPU time, summed over all threads. "compiling" is
@@ -39,9 +40,9 @@ dash means that the program compiles nothing, or that its CPU time was not measu
 """
 SAME_INTRO = """## The same computation
 
-Every program trains one round from the same weights. All samples of a client are identical, so
-their order does not matter. In W4, each client instead takes one SGD step on all its samples,
-because batch norm requires samples that differ.
+Every program trains for one round, starting from the same weights. All samples of a client are
+identical, so their order does not matter. In W4, each client instead takes one SGD step on all its
+samples, because batch norm requires distinct samples.
 """
 
 

@@ -56,10 +56,11 @@ STUDY_INTRO = f"""## A whole study
 pause_jax runs {len(POLICIES)} policies on {SEEDS} seeds of `mnist_small` for \
 {WORKLOADS[WORKLOAD].rounds} rounds, and draws the accuracy curves.
 We time the entire process without a compilation cache, including simulated latencies, privacy noise
-and evaluations. For the other programs, which have no selection policies, we time the first run of
-W6 (from the start of the process) and later runs, without latencies, noise, evaluations or a
-figure. From these times, we extrapolate the time of {RUNS} runs in one process. "{RUNS} processes"
-is {RUNS} times the first run's time, the cost of a script that starts a process for each run.
+and evaluations. The other programs have no selection policies. We time their first run of W6 (from
+the start of the process) and their later runs, all without latencies, noise, evaluations or a
+figure. From the times of the first and later runs, we extrapolate the time of {RUNS} runs in one
+process. The "{RUNS} processes" column assumes a script that starts a new process for each run, and
+shows {RUNS} times the first run's time.
 """
 
 
@@ -217,12 +218,12 @@ def machine(versions: Mapping[str, str], repeat: int, load: float) -> str:
     if info.is_file():
         names = [line for line in info.read_text().splitlines() if line.startswith("model name")]
         cpu = names[0].split(":")[1].strip() if names else cpu
-    trial = " Trial run: fewer than 3 turns." if repeat < 3 else ""
+    trial = " Trial run: fewer than 3 repetitions." if repeat < 3 else ""
     if load > QUIET:
         trial += " Other programs were running, so the numbers are unreliable."
     return (
         f"{cpu}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}. "
-        f"The load average before the first of {repeat} turns was {load:.1f}.{trial}\n\n"
+        f"The load average before the first of {repeat} repetitions was {load:.1f}.{trial}\n\n"
         + ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
         + "."
     )

@@ -1,8 +1,8 @@
 """Sphinx configuration of the documentation site, which ``make docs`` builds in build/site.
 
 Sphinx reads pages in place (docs/, notebooks/, experiments/), so relative links work on the site
-and in a checkout. ``tools/site_pages.py`` first generates the pages that come from the code (the
-reference, the gallery, the program's help). The build works offline.
+and in a checkout. ``tools/site_pages.py`` first generates the API reference, the galleries and the
+command-line help from the code. The build works offline.
 """
 
 import sys
@@ -71,7 +71,7 @@ html_theme_options = {"navigation_with_keys": True}
 
 
 def setup(app: Sphinx) -> None:
-    """Generate the pages that come from the code, and connect the checks and resolvers."""
+    """Generate pages from the code, and register the site's resolvers and checks."""
     site_pages.write()
     cross_references.setup(app)
     app.connect("env-check-consistency", site_pages.check_promises)

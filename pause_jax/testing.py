@@ -343,7 +343,7 @@ def _counted(function: Callable[..., Any]) -> tuple[Callable[..., Any], list[Non
 
 
 def _require(holds: Any, message: str) -> None:
-    """Raise AssertionError unless a contract clause holds, even under ``python -O``."""
+    """Raise AssertionError, even under ``python -O``, if a contract clause is violated."""
     if not holds:
         raise AssertionError(message)
 

@@ -51,7 +51,7 @@ SAMPLERS = {
     "TPESampler": "optuna", "RandomSampler": "optuna", "QMCSampler": "optuna", "GPSampler": "torch",
     "NSGAIISampler": "optuna", "NSGAIIISampler": "optuna", "CmaEsSampler": "cmaes",
 }  # fmt: skip
-# Number of best trials that are rerun with fresh seeds, in addition to the initial config.
+# Number of top trials to rerun with fresh seeds, in addition to the initial config.
 FINALISTS = 3
 # Penalty for incomplete trials, larger than the mean score of any complete trial.
 _INCOMPLETE = 1e300
@@ -66,7 +66,7 @@ class Objective(NamedTuple):
     Attributes:
       text: name, as spelled on the command line.
       sign: 1 to minimise, -1 to maximise.
-      record: quantities to record. The objective is undefined for runs that lack the last one.
+      record: quantities to record. Without ``record[-1]``, the objective is undefined.
       value: function that maps a sweep's result to scores [config, seed] (not finite if undefined).
     """
 
@@ -123,7 +123,7 @@ def tune(
       config: initial config, which competes with the best trials in the final comparison.
       axes: Optuna distribution of each field, keyed by dotted path (see :func:`axis_of`).
       objective: score to optimize (see :func:`objective_of`).
-      key: PRNG key for the seeds of the search, the fresh seeds and the proposals.
+      key: PRNG key from which the search seeds, fresh seeds and proposals are derived.
       budget: number of trials, rounded up to a multiple of ``width``.
       seeds: number of seeds per trial. Finalists use ``max(2, width * seeds // 4)`` fresh seeds.
       width: number of trials per generation.
@@ -198,7 +198,7 @@ def summarise(scores: Floats, near: Floats, sign: int) -> pd.DataFrame:
 
     Args:
       scores: [trials, seeds], NaN if a run has no score.
-      near: [trials, seeds], progress of each run towards a score (larger is better).
+      near: [trials, seeds], best test accuracy of each run (0 if unrecorded).
       sign: 1 to minimise, -1 to maximise.
 
     Returns:

@@ -103,7 +103,7 @@ def test_folders_of_tests_are_rooms_of_the_package():
 
 def test_the_page_of_the_architecture_lists_the_floors():
     page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
-    _, _, table = page.partition("| floor | rooms |")
+    _, _, table = page.partition("| layer | folders and modules |")
     rows = [line.split("|") for line in table.split("\n\n")[0].splitlines()[2:]]
     listed = [row[2].replace("`", "").replace(" ", "").split(",") for row in rows]
     assert listed[::-1] == floors()

@@ -24,8 +24,8 @@ TESTS = {
 }
 HEADING = "## The newest packages"
 INTRODUCTION = """
-`make canary` tests the newest packages. It runs the quick tests, and regression tests of programs
-that some versions of XLA compile incorrectly.
+`make canary` tests the newest packages with the quick tests and with regression tests for programs
+that some XLA versions compile incorrectly.
 """
 
 

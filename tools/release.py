@@ -157,11 +157,12 @@ def pythons() -> Iterator[tuple[str, Path]]:
 
 HEAD = """# Compatibility
 
-Each row is a test of this version's wheel in an empty virtual environment. The test runs `pause-jax
---version`, 200 rounds without learning, and 20 rounds of `digits_small` with the default network
-and with a Flax `nnx` module. `make release-check` runs the tests and writes this page. **newest**
-rows use the versions that `pip install` chooses. **oldest** rows use each package's minimum version
-in `pyproject.toml`, or the first later version with a wheel for the row's Python.
+Each row reports a test of this version's wheel in a fresh virtual environment. The test runs
+`pause-jax --version`, 200 rounds without learning, and 20 rounds of `digits_small` with the default
+network and with a Flax `nnx` module. `make release-check` runs the tests and writes this page.
+**newest** rows use the versions that `pip install` chooses. **oldest** rows use each package's
+minimum version in `pyproject.toml`. If the minimum version of a package has no wheel for the row's
+Python version, the row uses the first later version that has one.
 
 """
 

@@ -108,14 +108,14 @@ that the papers do not state.
 
 - **confirmed**: every value in the interval satisfies the claim. **refuted**: no value in the
   interval satisfies the claim.
-- **open**: the interval contains a bound of the claim, or fewer than three seeds ran, or all seeds
-  gave the same value. A claim is also open if its verdict is valid only for nearly normally
-  distributed differences. Student's t-intervals are too narrow for skewed differences. A verdict on
-  a mean must therefore also hold at the critical value for lognormal differences.
-- **not decidable here**: the interval contains a bound of the claim, even with three or more seeds.
-  With the measured mean and spread, 80 % power would require more than 20 seeds. The evidence
-  column gives the required number of seeds. We fix the number of additional seeds in advance,
-  regardless of the interval.
+- **open**: some but not all values in the interval satisfy the claim, or fewer than three seeds
+  ran, or all seeds gave the same value. A claim is also open if its verdict is valid only for
+  approximately normal differences. Student's t-intervals are too narrow for skewed differences. A
+  verdict on a mean must therefore also hold at the critical value for lognormal differences.
+- **not decidable here**: some but not all values in the interval satisfy the claim, even with three
+  or more seeds. With the measured mean and spread, 80 % power would require more than 20 seeds. The
+  evidence column gives the required number of seeds. We fix the number of additional seeds in
+  advance, regardless of the interval.
 - **compatible**: the claim passed a test that could have rejected it. Passing this test does not
   confirm the claim.
 - **holds**, **fails**: an exact computation without randomness decided the claim.

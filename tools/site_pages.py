@@ -217,8 +217,7 @@ def write() -> None:
     lines = "\n".join(pages)
     (api / "index.md").write_text(
         "# Reference\n\nMost programs need only the names in `pause_jax`. The other pages document "
-        "the rooms (folders) of [the architecture](../architecture.md), from the top floor "
-        "down.\n\n"
+        "folders and modules of the package, from the top [layer](../architecture.md) down.\n\n"
         f"```{{toctree}}\n:maxdepth: 1\n\n{lines}\n```\n",
         "utf-8",
     )

@@ -110,7 +110,6 @@ def compare(result: xr.Dataset, target: float, against: str | None = None) -> Co
         lead = f"{quoted(chosen)} is {words}. "
     text = f"No comparison: {quoted(chosen)} {goals[0].missing}."
     for goal, each in zip(goals, found, strict=True):
-        # Describe only the first criterion for which the reference has a value for every seed.
         if goal.values.sel(config=chosen).notnull().all():
             findings = f" {lead}{_findings(goal, each, chosen, best)}" if each else ""
             text = f"{_means(goal)}.{findings}"
@@ -165,8 +164,8 @@ def seeds_needed(distance: float, spread: float, level: float, seeds: int) -> fl
     """Return the number of seeds needed for a t-interval to exclude a bound with 80 % probability.
 
     Args:
-      distance: measured distance of the mean from the bound, assumed to be exact.
-      spread: measured standard deviation over seeds, assumed to be exact.
+      distance: measured distance between the mean and the bound, treated as the true distance.
+      spread: measured standard deviation over seeds, treated as the true standard deviation.
       level: probability that an interval misses the true mean.
       seeds: minimum number to return, at least 2.
 
@@ -315,7 +314,6 @@ def _findings(goal: Aim, others: dict[str, Difference], against: str, best: str)
 
 
 def _difference(each: Difference, goal: Aim) -> str:
-    """Format the size, direction and confidence interval of a difference as text."""
     ends = sorted((abs(each.low), abs(each.high)))
     mean, low, high = (f"{value:,.{goal.digits}f}" for value in (abs(each.mean), *ends))
     unit = " points" if goal.unit == " %" else goal.unit

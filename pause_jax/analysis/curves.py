@@ -38,11 +38,11 @@ KNOWN = ("pause", "sa_pause", "random", "fastest", "all", "all, no privacy", "bs
 
 
 class Curve(NamedTuple):
-    """Curve given by x, the mean over seeds and its standard error (NaN for one seed), each [n]."""
+    """Mean curve over seeds, as three arrays [n]."""
 
     x: Floats
     mean: Floats
-    error: Floats
+    error: Floats  # standard error of ``mean``, or NaN if it is undefined (e.g. for one seed)
 
     def at(self, places: NDArray[np.intp]) -> Curve:
         """Return the curve's points at the indices ``places``."""
@@ -68,7 +68,7 @@ def progress(result: xr.Dataset) -> dict[str, Curve]:
 def over_time(values: xr.DataArray, clock: xr.DataArray) -> dict[str, Curve]:
     """Return mean curves against mean simulated time, up to the end of each config's shortest run.
 
-    ``values`` and ``clock`` are [config, seed, n]. Configs without finite means are skipped.
+    ``values`` and ``clock`` have shape [config, seed, n]. Configs without finite means are skipped.
     """
     mean, error = metrics.mean_and_error(values)
     seconds = clock.mean("seed", skipna=False)
@@ -78,7 +78,7 @@ def over_time(values: xr.DataArray, clock: xr.DataArray) -> dict[str, Curve]:
 def by_round(values: xr.DataArray) -> dict[str, Curve]:
     """Return each config's mean curve against rounds, up to the end of its shortest run.
 
-    ``values`` is [config, seed, round]. Configs without finite means are skipped.
+    ``values`` has shape [config, seed, round]. Configs without finite means are skipped.
     """
     mean, error = metrics.mean_and_error(values)
     rounds = values["round"].broadcast_like(mean)

@@ -55,12 +55,11 @@ class Law(NamedTuple):
 
     Attributes:
       name: ``lognormal``, ``shifted_exponential``, ``pareto`` or ``normal``.
-      log_density: float [C], log predictive density (in nats) of each client's measurements given
-        one of them, averaged over all choices of that measurement. The client's scale is
-        integrated out under a flat prior on its logarithm (on the mean for ``normal``), so the unit
-        of time does not matter. Every distribution has exactly one parameter that all clients
-        share, so no complexity penalty is needed. See the geometric intrinsic Bayes factor of
-        Berger and Pericchi (1996), "The intrinsic Bayes factor for model selection and prediction".
+      log_density: float [C], log predictive density (in nats) of a client's other measurements
+        given one measurement, averaged over the choice of the given measurement. The client's scale
+        is integrated out under a flat prior on its logarithm (on the mean for ``normal``), so the
+        unit of time does not matter. Every distribution has exactly one shared parameter, so no
+        complexity penalty is needed (geometric intrinsic Bayes factor, Berger and Pericchi 1996).
       parameters: estimates keyed by the latency model's field names, or by ``std`` for ``normal``.
       scale: float [C], scale of each client in seconds: the median for ``lognormal``, the minimum
         for ``shifted_exponential`` and ``pareto``, and the mean for ``normal``.
@@ -72,7 +71,7 @@ class Law(NamedTuple):
     scale: Floats
 
     def model(self, min_latency: float) -> Latency | None:
-        """Return the fitted model, with clients from fastest to slowest, or None for ``normal``."""
+        """Return the fitted model, with clients sorted fastest first, or None for ``normal``."""
         models: tuple[type[SpacedLatency], ...] = (LogNormal, ShiftedExponential, Pareto)
         cls = next((model for model in models if model.name == self.name), None)
         values = {name: float(np.float32(each.value)) for name, each in self.parameters.items()}
@@ -87,8 +86,8 @@ class Fleet(NamedTuple):
       mean: mean latency per client in seconds, float [C].
       ordered: whether the file has a round or time column. Otherwise, lines must be in time order.
       laws: fitted distributions, sorted by summed ``log_density``, best first.
-      drift: test for a trend. ``figure`` is the absolute rank correlation between latency and time,
-        averaged over clients, minus its mean for independent data, with negative results set to 0.
+      drift: test for a trend. ``figure`` is max(0, r - r0), where r is the mean over clients of the
+        absolute rank correlation between latency and time, and r0 is the r expected by chance.
       correlation: test for lag-1 autocorrelation of each client's latencies.
     """
 
@@ -192,7 +191,7 @@ def _ends(scale: Floats, error: Floats) -> dict[str, Estimate]:
     weight = 1 / error[order]
     covariance = np.linalg.inv(design.T @ (weight[:, None] ** 2 * design))
     logs = covariance @ design.T @ (weight**2 * np.log(scale[order]))
-    # Inflate the errors if the scales deviate from the fit by more than their errors.
+    # If the reduced chi-square of the fit exceeds 1, multiply the errors by its square root.
     residual = (np.log(scale[order]) - design @ logs) * weight
     off = max(1.0, float(residual @ residual) / max(scale.size - 2, 1))
     ends = np.exp(logs)
@@ -210,7 +209,7 @@ def _squares(rows: list[Floats]) -> Floats:
 
 
 def _gaussian(size: Floats, squares: Floats) -> Floats:
-    """Return normal log marginal likelihoods [C] (fitted variance, means integrated out)."""
+    """Return each client's log likelihood [C] under a normal law, with the mean integrated out."""
     variance = squares.sum() / (size - 1).sum()
     common = (size - 1) * math.log(2 * math.pi * variance)
     return np.asarray(-0.5 * (common + np.log(size) + squares / variance))

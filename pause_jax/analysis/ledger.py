@@ -57,8 +57,8 @@ class Ledger(NamedTuple):
         This upper bound on a client's total holds even if participation depends on the data.
       unnoised: names of the quantities that clients sent without noise.
       client_ids: ids of clients 0, ..., K - 1; empty if clients are numbered 0, 1, ...
-      overlaps: whether rounds overlap. With overlap, server steps count as rounds, and a release is
-        charged when its client starts. Each client starts at most once per server step.
+      overlaps: whether rounds overlap. If rounds overlap, each server step counts as a round. A
+        release is charged when its client starts. A client starts at most once per server step.
     """
 
     mechanism: str
@@ -297,7 +297,7 @@ def total_epsilon(mechanism: Mechanism, participations: int, delta: float) -> fl
 
 @jax.jit
 def _schedule(budget: Budget, participation: Array) -> tuple[Array, Array]:
-    """Return each participation's epsilon, and whether the budget was spent before it."""
+    """Return each participation's epsilon, and whether the participation releases nothing."""
     return budget.epsilon(participation), budget.exhausted(participation)
 
 

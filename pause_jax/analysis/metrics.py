@@ -91,7 +91,7 @@ def participation_fairness(result: xr.Dataset) -> xr.DataArray:
 
 
 def final_spent(result: xr.Dataset) -> xr.DataArray:
-    """Return the largest budget spent by any client, [config, seed], per ``epsilon_unit``."""
+    """Return the largest epsilon (per ``epsilon_unit``) spent by any client, [config, seed]."""
     return result.spent.max("client")
 
 

@@ -1,4 +1,4 @@
-"""Client participation, sorted by expected latency under each config's latency model."""
+"""Participation per client, with clients sorted by expected latency."""
 
 from __future__ import annotations
 

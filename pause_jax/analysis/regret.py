@@ -1,7 +1,7 @@
 """Cumulative regret, its growth, and the papers' bounds.
 
-A round's regret is C^G(genie) - C^G(cohort), as in Eq. (10) of PAUSE. Both cohorts are chosen given
-the same history. A cohort smaller than the genie's can have a negative regret
+A round's regret is C^G(genie) - C^G(cohort), as in Eq. (10) of PAUSE. The genie has the same
+history as the policy. A cohort smaller than the genie's can have a negative regret
 (``run.rounds.state.Score``), so the cumulative regret R(n) may decrease.
 """
 

@@ -32,11 +32,11 @@ def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
     Returns:
       Rows with the keys ``config`` (the label), the dotted paths of differing config fields,
       ``seeds`` (number of seeds), ``reached`` (number of seeds that reached the target),
-      ``epsilon_unit``, ``rounds`` (number of rounds over all seeds) and ``empty_rounds`` (number of
-      rounds without clients over all seeds). Each metric adds ``<name>`` and ``<name>_se``. If
-      client accuracies were recorded, ``worst_tenth`` is the mean final accuracy of the worst tenth
-      of clients, and ``spread`` is the standard deviation over clients. If any key starts with
-      ``reward``, the rewards differ, so the regrets are not comparable.
+      ``epsilon_unit``, and the numbers of ``rounds`` and of ``empty_rounds`` (rounds without
+      clients), over all seeds. Each metric adds ``<name>`` and ``<name>_se``. If client accuracies
+      were recorded, ``worst_tenth`` is the mean final accuracy of the worst tenth of clients, and
+      ``spread`` is the standard deviation over clients. If any key starts with ``reward``, the
+      rewards differ, so the regrets are not comparable.
     """
     to_target = metrics.time_to_accuracy(result, target)
     columns = {
@@ -161,7 +161,7 @@ def save(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
 
 
 def notes(result: xr.Dataset) -> Iterator[str]:
-    """Yield notes by config on invalid runs, accuracy drops, unscored clients and query time."""
+    """Yield notes on each config's invalid runs, accuracy drop, unscored clients and query time."""
     for name in map(str, result.config.values):
         one = result.sel(config=name)
         if found := contract.not_finite(one.first_nonfinite_round.values):

@@ -14,7 +14,7 @@ from rich.text import Text
 
 # Minimum width of a label column. Long labels wrap, but numbers never do.
 _LABEL_WIDTH = 12
-# Cap on the minimum width of a prose column, which is otherwise the width of its longest word.
+# Length up to which words in a prose column never break.
 _PROSE_WIDTH = 20
 # Number of spaces between adjacent columns, and total number of spaces at the ends of a row.
 _GAP, _ENDS = 3, 2
@@ -36,10 +36,10 @@ def number(heading: str) -> Column:
 
 
 class Sheet(NamedTuple):
-    """Table that becomes a list on a narrow terminal, so that no cell is truncated."""
+    """Table that becomes one paragraph per row on a narrow terminal, so no cell is truncated."""
 
     columns: list[Column]  # a column without a minimum width never wraps
-    rows: list[list[Text]]  # in the list, a row is a paragraph headed by its first cell
+    rows: list[list[Text]]
     title: str | None
     caption: str | None
 
@@ -107,9 +107,8 @@ def make_table(
 ) -> Sheet:
     """Build a table for the terminal, with a title above it and a caption below it.
 
-    Create columns with :func:`label`, :func:`word` or :func:`number`. A plain string is the heading
-    of a text column, whose cells wrap. Cells are not parsed as markup. Pass ``Text`` for styled
-    cells.
+    Create columns with :func:`label`, :func:`word` or :func:`number`. A plain string creates a
+    column of wrapped text. Cells are not parsed as markup. Pass ``Text`` for styled cells.
     """
     cells = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
     layout = []

@@ -43,7 +43,7 @@ class Info(NamedTuple):
 
 
 def no_info() -> Info:
-    """Return all-NaN diagnostics, for a selection made without a search."""
+    """Return all-NaN diagnostics for a selection made without a search."""
     nan = jnp.asarray(jnp.nan)
     return Info(nan, nan, nan)
 
@@ -96,9 +96,6 @@ def store_active(table: Array, clients: Array, values: Array, active: Array) -> 
       clients: int [m], distinct client numbers.
       values: [m, ...], new rows, or one scalar for all slots if rows are scalars.
       active: bool [m], mask of the slots whose clients get new rows. Other rows do not change.
-
-    Returns:
-      Updated table, [K, ...].
     """
     kept = table[clients]
     took_part = active.reshape(-1, *[1] * (kept.ndim - 1))

@@ -66,7 +66,7 @@ def marginal_generalization(
 
     A client with participation rate s = T_k(t - 1) / t earns h(s) = s g(s) per round in the long
     run, with g from :func:`generalization_reward`. For beta > 1, h is not concave near the fair
-    share m share_k. The result, the smallest derivative of h at rates up to s, never increases with
+    share m share_k. The result, the smallest derivative of h at rates up to s, is non-increasing in
     s. Up to h's inflection point, it is ``|x|^(beta - 1) (x - beta s)`` with x = m share_k - s.
     """
     rate = counts.astype(share.dtype) / jnp.asarray(round, share.dtype)

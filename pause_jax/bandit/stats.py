@@ -40,7 +40,7 @@ def update_stats(
       stats: statistics through round t - 1.
       clients: int [m], distinct client numbers.
       speed: float [m], tau_min / tau of each chosen client, in (0, 1].
-      active: bool [m], False for empty slots, whose clients' statistics do not change.
+      active: bool [m], False for empty slots, which leave the statistics unchanged.
 
     Returns:
       Statistics through round t.

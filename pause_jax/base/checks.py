@@ -26,8 +26,8 @@ def check_fields(config: Config) -> None:
     """Validate every field of a config tree against its rule.
 
     Raises:
-      ConfigError: if a field violates its rule (under ``vmap``, in any run). Values traced by
-        ``jit`` are unknown here, so :func:`marked` checks them.
+      ConfigError: if a field violates its rule. Under ``vmap``, one invalid run raises the error.
+        Values traced by ``jit`` are unknown here, so :func:`marked` checks them.
     """
     for path, part in nested(config):
         for name, value, rule, field in fields(part):

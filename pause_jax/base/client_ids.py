@@ -78,7 +78,7 @@ def plain(number: int) -> tuple[str, ...]:
 
 
 def gap(ids: Sequence[str]) -> str:
-    """Return the smallest missing number, or "" if none is missing or some id is not a number."""
+    """Return the smallest missing number, or "" if no number is missing or any id is a name."""
     if not all(map(_DIGITS.fullmatch, ids)):
         return ""
     numbers = {each.lstrip("0") or "0" for each in ids}  # int() rejects more than 4,300 digits

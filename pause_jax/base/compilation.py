@@ -21,7 +21,7 @@ COMPILING = "Compiling ... (programs are cached for later runs)"
 PATIENCE = 0.5
 # XLA options for CPU programs. The first simulation of ``digits_small`` takes 18 CPU seconds with
 # JAX's defaults, and 12 with the options for small runs. LLVM's optimization level 2 reduces
-# the compile time by about 20 % without slowing programs down. XLA's older emitters (removed in JAX
+# compile time by about a fifth without slowing programs down. XLA's older emitters (removed in JAX
 # 0.11) halve the compile time, but the programs run a third slower on large arrays.
 _LEVEL, _EMITTERS = "xla_backend_optimization_level", "xla_cpu_use_fusion_emitters"
 CPU_OPTIONS: dict[str, dict[str, Any]] = {"small": {_LEVEL: 2}, "large": {_LEVEL: 2}}

@@ -177,8 +177,8 @@ class Sizes(NamedTuple):
 
     Attributes:
       num_clients: K, number of clients.
-      num_selected: requested number of clients per choice (m unless ``clock.open_slots`` is set).
-      cohort_size: actual number of clients per choice (K for the ``all`` policy).
+      num_selected: number of clients to select at a time (m unless ``clock.open_slots`` is set).
+      cohort_size: actual number of clients selected at a time (K for the ``all`` policy).
     """
 
     num_clients: int
@@ -238,11 +238,7 @@ def _override(config: Any, path: str, value: Any) -> Any:
 
 
 def field_at(config: Config, path: str) -> dataclasses.Field[Any]:
-    """Return the field at a dotted path.
-
-    Raises:
-      ConfigError: if the path is unknown. The message lists the known fields.
-    """
+    """Return the field at a dotted path. Raise ConfigError if the path is unknown."""
     part: Any = config
     above = ""
     field: Any = None

@@ -88,7 +88,7 @@ def audit(
 
 
 def _chosen(name: str | None, change: list[str] | None) -> list[Mechanism]:
-    """Return mechanism ``name`` with ``change`` applied, or all private mechanisms by default."""
+    """Return the named mechanism with ``change`` applied, or all private ones if none is named."""
     if name is None:
         if change:
             raise ConfigError(f"--set {change[0]}: requires --mechanism. Add --mechanism NAME.")

@@ -69,7 +69,7 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
                 Console(stderr=True).print(f"{folder} is finished. Nothing left to run.")
                 show_again(folder, request.target)
                 return
-            # With --store, the store in ``folder`` stays empty and only marks a run as unfinished.
+            # With --store, an empty store in ``folder`` marks the run as unfinished.
             store = Store.create(folder / UNFINISHED, plan)
             if request.store is not None:
                 store = Store.create(request.store, plan)

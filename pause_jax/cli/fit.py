@@ -71,7 +71,7 @@ def fit(
     least = 0.5 * float(found.mean.min())
     model = best.model(float(np.float32(least)))
     if model is None:
-        console.print("The built-in normal models have different means. Use the measurements:")
+        console.print("No built-in normal model accepts per-client means. Use the measurements:")
         change = f"--set latency.min_latency={least:.3g}"
         console.print(f'--set latency=traces --set latency.path="{file}" {change}', highlight=False)
         return

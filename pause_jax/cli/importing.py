@@ -33,7 +33,7 @@ def import_files(
     ] = None,
     ids: Annotated[
         pathlib.Path | None,
-        typer.Option(help="clients.npz file with the client ids for the devices or intervals."),
+        typer.Option(help="clients.npz file with the client ids to use in the output."),
     ] = None,
     columns: Annotated[
         str | None,
@@ -50,7 +50,7 @@ def import_files(
             f"SOURCE = {source!r}: must be one of {', '.join(SOURCES)}.{nearest(source, SOURCES)}"
         )
     if ids is not None and clients is not None:
-        raise ConfigError("--ids and --clients: must not be combined. Remove --clients.")
+        raise ConfigError("--ids and --clients cannot be combined. Remove --clients.")
     request = Request(
         paths=tuple(files),
         clients=clients,

@@ -45,7 +45,7 @@ COMMANDS = {
 
 
 def program(names: Container[str] = COMMANDS) -> typer.Typer:
-    """Build the command-line program, in which only the commands in ``names`` can run.
+    """Build the command-line program with only the commands in ``names`` enabled.
 
     Other commands appear in the help, but their modules are not imported, which saves a second.
     """
@@ -99,7 +99,7 @@ def _print_warning(text: str) -> None:
 def main() -> None:
     """Run the program.
 
-    Warnings, config errors and full disks are each reported as one message on standard error. The
+    Each warning, config error or full-disk error is reported as one message on standard error. The
     exit status is 2 for a config error and 1 for a full disk.
     """
     output.open_streams()

@@ -118,7 +118,7 @@ class Request(Output):
     per_client: bool = option(False, "Record the accuracy and loss of each client.", "--per-client")
     max_batch: int | None = option(None, "Maximum runs per batch (default: what fits in memory).")
     store: pathlib.Path | None = option(
-        None, "Folder for finished runs, which --resume skips.", metavar="FOLDER"
+        None, "Folder that stores finished runs for reuse.", metavar="FOLDER"
     )
     dask: str | None = option(
         None, "Dask scheduler, or number of local processes.", metavar="SCHEDULER|local:N"

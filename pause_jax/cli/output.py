@@ -73,7 +73,7 @@ def stoppable() -> Iterator[None]:
 
 
 def status_of(error: BaseException | None) -> int:
-    """Return the exit status for an error (128 plus a signal's number, or 1 for a failure)."""
+    """Return the exit status: 128 plus the signal number after a signal, otherwise 1."""
     if isinstance(error, KeyboardInterrupt):
         return 128 + int(getattr(signal, str(error), signal.SIGINT))
     return 1

@@ -44,7 +44,7 @@ def report(
 
 
 def _check_whole(path: pathlib.Path) -> None:
-    """Raise ValueError if a variable is stored in another file, which could be any private file."""
+    """Raise ValueError if a variable links to another file, because that file could be private."""
     with h5py.File(path) as file:
         for name in file:
             # Inspect the link first, because following it may open a pipe.
@@ -55,7 +55,7 @@ def _check_whole(path: pathlib.Path) -> None:
 
 
 def write_beside(result: xr.Dataset, folder: pathlib.Path, target: float) -> str:
-    """Write the report of a new result, and return a message with the report's path or an error."""
+    """Write the report of a new result, and return a success or an error message."""
     try:
         path = folder / result_folder.REPORT
         reports.write(result, path, target, title=folder.resolve().name)

@@ -25,7 +25,7 @@ _LONGEST_NAME = 200
 
 
 class Run(TypedDict, total=False):
-    """Contents of ``run.json``, including a result's command and seeds."""
+    """Contents of ``run.json``, including the result's command and seeds."""
 
     command: str
     seed: int
@@ -48,10 +48,7 @@ def check_name(name: str) -> None:
 def reserve(root: pathlib.Path, name: str, *, explicit: bool) -> pathlib.Path:
     """Create the result folder before the run to detect errors early.
 
-    Args:
-      root: folder of all results.
-      name: result name.
-      explicit: whether the user chose the name. A default name gets a number if it is in use.
+    If a default name (``explicit`` is False) is already in use, a number is appended.
 
     Raises:
       ConfigError: if an explicit name is already in use, or the folder cannot be created.
@@ -118,10 +115,7 @@ def give_back(folder: pathlib.Path) -> None:
 
 
 def save(result: xr.Dataset, folder: pathlib.Path, about: Mapping[str, Any]) -> None:
-    """Write ``data.nc``, ``configs/<config>.toml`` and ``about`` (as ``run.json``).
-
-    The folder is created if missing.
-    """
+    """Write ``data.nc``, ``configs/<config>.toml`` and ``about`` (as ``run.json``)."""
     (folder / "configs").mkdir(parents=True, exist_ok=True)
     # Build the file in memory, because HDF5 crashes the process when the disk is full.
     content = result.to_netcdf(engine="h5netcdf")

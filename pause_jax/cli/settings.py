@@ -92,7 +92,7 @@ def grid(config: SimConfig, vary: list[str]) -> dict[str, SimConfig]:
 
 
 def _separate(values: str) -> list[str]:
-    """Split a list at its commas, except at commas in brackets."""
+    """Split a list at commas outside brackets."""
     parts, depth = [""], 0
     for letter in values:
         depth += {"[": 1, "]": -1}.get(letter, 0)

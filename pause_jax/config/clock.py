@@ -59,7 +59,7 @@ class Clock(Config):
 
 
 class Synchronous(Clock):
-    """Synchronous rounds, in which a cohort starts together after the previous round has ended."""
+    """Synchronous rounds, in which all chosen clients start together after the previous round."""
 
     name: ClassVar[str] = "synchronous"
     summary: ClassVar[str] = "one round after another"
@@ -80,10 +80,11 @@ class Asynchronous(Clock):
       staleness: factor that reduces the weight of stale updates.
       max_staleness: maximum staleness of an averaged update, in server steps; None for no limit.
         Older updates are dropped.
-      pace: parameter b of Pisces; None to always wait for B answers. Once an answer has arrived,
-        the server also steps when L / b seconds have passed since its last step. L is the largest
-        latency in the last answers of clients in flight (infinite if one has never answered). If
-        latencies are constant and no step ends with a B-th answer, staleness never exceeds ceil(b).
+      pace: parameter b of Pisces; None to always wait for B answers. The server also steps as soon
+        as it has an answer and L / b seconds have passed since its last step. L is the maximum of
+        the most recent latencies of the clients in flight (infinite if any client in flight has
+        never answered). If latencies are constant and the B-th answer never triggers a step,
+        staleness never exceeds ceil(b).
     """
 
     name: ClassVar[str] = "asynchronous"

@@ -183,7 +183,7 @@ def _filled(config: C, table: dict[str, Any], path: str) -> C:
 def _node(path: str, value: Any, field: dataclasses.Field[Any]) -> Any:
     """Build a nested config of the field's declared type from a table or a name.
 
-    A table may omit the name if the default is an instance of the declared class, not a subclass.
+    A table may omit the name if the field's default has exactly the declared type.
     """
     rule = field.metadata["rule"]
     if isinstance(value, str):

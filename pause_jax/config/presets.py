@@ -147,7 +147,7 @@ def bsfl_cifar10_noniid(policy: AnyPolicy = "bsfl", data_dir: str | None = None)
 
 
 def bsfl_groups(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
-    """Configure ten latency groups and no learning, K = 500, m = 25 (BSFL Figs. 5-6)."""
+    """Configure ten latency groups without learning, K = 500, m = 25 (BSFL Figs. 5-6)."""
     return _bsfl(policy, num_rounds=10_000, learning=None)
 
 

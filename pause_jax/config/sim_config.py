@@ -56,10 +56,9 @@ class SimConfig(Config):
         next round's weighted average. Client state (``keep_optimizer_state``) is saved only if the
         client's update reaches the server, on time or late (static).
       privacy: mechanism that releases updates, with its budget schedule.
-      when_spent: rule for clients with a spent budget. They release nothing. With ``exclude``,
-        clients with a spent budget cannot be chosen. With ``drop``, a chosen client with a spent
-        budget takes its usual time but sends neither an update nor a loss, and the server averages
-        the updates of the other clients (static).
+      when_spent: rule for clients with a spent budget (static). With ``exclude``, clients with a
+        spent budget cannot be chosen. With ``drop``, a chosen client with a spent budget takes its
+        usual time but sends neither an update nor a loss. The server averages the received updates.
       learning: data, model and local training; None to simulate only the bandit.
     """
 
@@ -176,7 +175,7 @@ def canonical(config: SimConfig) -> SimConfig:
     """Return the config with all traced numbers converted to float32 arrays.
 
     Configs with the same structure then share one trace, whereas Python floats and arrays would be
-    traced separately. Within a user's ``jit``, a number that violates its rule becomes NaN.
+    traced separately. Under a user's ``jit``, invalid numbers become NaN.
     """
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), marked(config))
 

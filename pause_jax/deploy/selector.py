@@ -242,8 +242,8 @@ class Selector:
         if query is not None:
             if answers is None:
                 raise ConfigError(
-                    f"policy = {self.config.policy.name}: asks clients before it chooses. Call "
-                    "question(), then pass the clients' answers to ask()."
+                    f"policy = {self.config.policy.name}: queries clients before it chooses a "
+                    "cohort. Call question(), then pass the clients' answers to ask()."
                 )
             clients, asked = self._asked(query, present)
             told = self._by_number("answers", answers, clients[asked].tolist(), "asked")
@@ -253,7 +253,7 @@ class Selector:
             key = keys.question_and_choice(key)[1]
         elif answers is not None:
             raise ConfigError(
-                f"answers: policy = {self.config.policy.name} asks no clients. Remove answers."
+                f"answers: policy = {self.config.policy.name} queries no clients. Remove answers."
             )
         selected = self._policy.select(key, state, jnp.int32(self.round + 1), jnp.asarray(present))
         self._state = state
@@ -379,11 +379,7 @@ class Selector:
         return Observation(latency, **values, received=received, available=present), reported  # type: ignore[arg-type]
 
     def save(self, path: str | pathlib.Path) -> None:
-        """Atomically save the state, including any open round, to a file.
-
-        Raises:
-          ConfigError: if the file cannot be written.
-        """
+        """Atomically save the state and any open round, or raise ConfigError if writing fails."""
         leaves = {f"state_{i}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(self._state))}
         arrays: dict[str, Any] = {
             "config": np.asarray(config_file.dumps(self.config)),

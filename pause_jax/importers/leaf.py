@@ -102,7 +102,7 @@ def _samples(user: _User) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def _array(values: list[Any]) -> NDArray[Any]:
-    """Return numbers as an array (images if possible), or strings as int32 tokens [n, length]."""
+    """Convert numbers to int32 labels, uint8 images or float32 values, or text to int32 tokens."""
     if values and isinstance(values[0], str):
         codes = np.asarray([[ord(letter) for letter in text] for text in values], np.int32)
         printable = (codes >= _FIRST) & (codes <= _LAST)

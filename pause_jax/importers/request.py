@@ -32,7 +32,7 @@ class Request(NamedTuple):
       paths: paths of the downloaded files.
       clients: maximum number of clients to draw at random; None for all clients.
       seed: seed for drawing the clients.
-      ids: client ids to assign; empty for 0, 1, ... or if the file contains client ids.
+      ids: client ids to assign (default: the ids in the file or, if it has none, 0, 1, ...).
       columns: column names of the file, keyed by the library's column names.
     """
 
@@ -44,7 +44,7 @@ class Request(NamedTuple):
 
     @property
     def path(self) -> pathlib.Path:
-        """Path of the only file. Raises ConfigError if the request has several files."""
+        """Path of the single downloaded file. Raises ConfigError if there are several files."""
         if len(self.paths) > 1:
             refuse(self.paths[1], "must be imported separately, into another folder")
         return self.paths[0]
@@ -52,11 +52,7 @@ class Request(NamedTuple):
     def places(self, known: int) -> NDArray[np.int64]:
         """Return the positions [n] of the clients to keep, in file order.
 
-        Args:
-          known: number of clients in the file.
-
-        Raises:
-          ConfigError: if the file has fewer clients than ``ids``.
+        ``known`` is the number of clients in the file. Raises ConfigError if ``ids`` has more ids.
         """
         if len(self.ids) > known:
             raise ConfigError(
@@ -71,10 +67,8 @@ class Request(NamedTuple):
     def kept(self, users: Collection[str]) -> set[str]:
         """Return up to ``clients`` users, choosing those with the smallest seeded hashes.
 
-        Selecting users after each file gives the same result as selecting once at the end.
-
-        Raises:
-          ConfigError: if the request has ``ids``.
+        Selecting users after each file gives the same result as selecting once at the end. Raises
+        ConfigError if the request has ``ids``.
         """
         if self.ids:
             raise ConfigError(

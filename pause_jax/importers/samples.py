@@ -17,7 +17,7 @@ Samples = dict[str, tuple[NDArray[Any], NDArray[Any]]]
 
 
 def imported(path: pathlib.Path, train: Samples, test: Samples) -> Imported:
-    """Build the result with arrays ``x``, ``y``, ``clients`` and optionally ``x_test``, ``y_test``.
+    """Concatenate the clients' samples into the arrays of ``clients.npz`` (see ``Files``).
 
     Raises:
       ConfigError: if no client has training samples, or a client's id or samples are invalid.

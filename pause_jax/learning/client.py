@@ -148,7 +148,7 @@ def train_locally(
 def visiting_order(
     training: LocalTraining, partition: Partition, client: Array, key: Array, number: Array
 ) -> Array:
-    """Return the indices of a client's samples for pass ``number`` in random order, int [n].
+    """Return a client's sample indices, shuffled for pass ``number``, int [n].
 
     If the client has more than ``max_samples`` samples, the pass covers a cyclic window of its data
     that starts at a random position. n is ``max_samples``, rounded up to full batches.

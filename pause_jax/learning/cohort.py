@@ -28,7 +28,8 @@ class Execution(NamedTuple):
     """Execution options for cohort training, which affect results only through rounding errors.
 
     Attributes:
-      client_batch: maximum number of clients trained in parallel; None to fit the memory limit.
+      client_batch: maximum number of clients trained in parallel on a device; None for the largest
+        number that fits in ``CPU_BYTES`` or ``ACCELERATOR_BYTES``.
       mesh: device mesh whose ``client`` axis divides a cohort among devices; None for one device.
       precision: precision of matrix products in the clients' training, as in
         ``jax.default_matmul_precision``; None for the device's default. All other matrix
@@ -70,8 +71,8 @@ def map_clients(
 ) -> Any:
     """Map ``train`` over a cohort's slots and return the results, with leaves [m, ...].
 
-    ``steps`` contains the slots' step counts [m], with a total of 0 for empty slots. It is None if
-    all slots have the same step counts.
+    ``steps`` contains the slots' step counts [m], or is None if all slots have the same counts.
+    For an empty slot, ``steps.total`` is 0.
     """
 
     def train_all(work: tuple[Any, Steps | None]) -> Any:

@@ -62,7 +62,7 @@ class Learning(Config):
         ``hidden_0/kernel``, or :class:`Lora`. All other weights are frozen and not sent.
       start: initial weights, keyed by leaf path; None to draw all weights. Accepts an ``.npz`` or
         ``.safetensors`` file, an Orbax checkpoint folder or, in Python, nested dicts of arrays.
-      start_missing: ``error`` rejects an incomplete ``start``. ``initial`` draws missing weights.
+      start_missing: ``error`` to reject a ``start`` that lacks weights; ``initial`` to draw them.
       optimizer: optax name of the client optimiser, such as ``adam`` (static). In Python, it can be
         a ``GradientTransformation`` (fixed rate) or a function of the rate that returns one.
       learning_rate: client learning rate in round 1.
@@ -79,7 +79,7 @@ class Learning(Config):
         gradient weight, to keep clients with more steps from dominating. Clipping, noise and
         epsilon apply to the divided updates. Step counts are assumed to be public.
       keep_optimizer_state: whether clients keep their optimiser state between rounds (as in the
-        authors' code), instead of starting every round with a new state.
+        authors' code) instead of reinitialising it in every round.
       proximal: coefficient mu of ``mu / 2 |w - w_global|^2``, which FedProx (Li et al., 2020) adds
         to the local loss; None for no proximal term.
       server: server optimiser.
@@ -87,9 +87,9 @@ class Learning(Config):
         (``stale_updates="next"``); None for no damping. Abdelmoniem et al. (2023) use 0.35.
       validation: number of samples at the end of the test set that are reserved for computing
         ``server_loss`` for policies and excluded from test metrics.
-      holdout: share of each client's samples (at least one sample) that is held out from training
-        to score the model on the client's data (``record=("client_accuracy",)``). A client with a
-        single sample trains on it and has no score.
+      holdout: share of each client's samples to hold out from training (at least one sample if
+        > 0). Metrics such as ``client_accuracy`` score the model on the held-out samples. A client
+        with a single sample trains on it and has no score.
     """
 
     data: DataConfig = node(factory=Digits, of=DataConfig)

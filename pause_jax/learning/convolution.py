@@ -96,7 +96,7 @@ def _places(x: Array, height: int, width: int, strides: tuple[int, int]) -> list
 
 
 def _in_rows(x: Array, kernel: Array, stride: int) -> Array:
-    """Convolve with matrix products, with one or several outputs per matrix row (see ``ROW``).
+    """Compute a convolution as a matrix product with one or more outputs per row (see ``ROW``).
 
     With one output per row, patches with few channels are slow to build. If there are few features,
     vector registers are mostly empty. A wider patch with shifted copies of the kernel avoids both.
@@ -205,7 +205,7 @@ def _direct_backward(
         ],
         lhs_dilation=(stride, stride),
     )
-    # The kernel gradient is x convolved with dy, with channels as batch and samples as channels.
+    # The kernel gradient is x (batch and channel axes swapped) convolved with the dilated dy.
     d_kernel = _one_by_one(
         x.transpose(3, 1, 2, 0),
         dy.transpose(1, 2, 0, 3),

@@ -170,7 +170,7 @@ def _is_module(value: Any) -> bool:
 def _takes_rngs(maker: Any) -> bool:
     while isinstance(maker, functools.partial):
         maker = maker.func
-    # ``inspect.signature`` of an nnx class reads the metaclass, which accepts any arguments.
+    # For an nnx class, ``inspect.signature(maker)`` would return only ``(*args, **kwargs)``.
     called = vars(maker).get("__init__", maker) if isinstance(maker, type) else maker
     return "rngs" in inspect.signature(called).parameters
 

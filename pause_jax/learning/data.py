@@ -175,7 +175,7 @@ class Files(DataConfig):
 
     Attributes:
       path: file or folder path, absolute or relative to the working directory.
-      pixel_max: largest possible pixel value; by default 255 for uint8, else 0 (no pixels).
+      pixel_max: largest possible pixel value (default: 255 for uint8 inputs, otherwise 0).
       num_classes: number of labels or tokens; by default the largest label or token plus 1.
     """
 

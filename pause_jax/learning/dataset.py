@@ -67,14 +67,14 @@ class Dataset(PyTree):
         Args:
           x: inputs, as uint8 pixels [N, ...], float or boolean features [N, ...], or integer tokens
             [N, L].
-          y: targets. Integers or booleans [N] are labels 0, 1, ..., floats [N] or [N, k] are
-            regression targets, and integers [N, L] are tokens to predict.
+          y: targets, as integer (>= 0) or boolean labels [N], float regression targets [N] or
+            [N, k], or integer tokens [N, L].
           x_test: inputs of the test set. By default, test samples are drawn from ``x`` and ``y``.
           y_test: targets of the test set, required with ``x_test``.
           clients: each sample's client id [N], an integer >= 0 or a name. Clients are numbered in
             the natural order of their ids ("site2" before "site10"). Results and fleet files
             use these ids.
-          pixel_max: largest possible pixel value; by default 255 for uint8, else 0 (no pixels).
+          pixel_max: largest possible pixel value (default: 255 for uint8 inputs, otherwise 0).
           num_classes: number of labels or tokens; by default the largest label or token plus 1.
           test_share: share of the samples to draw as the test set if ``x_test`` is None. Every
             client keeps at least one training sample.
@@ -188,7 +188,7 @@ def checked(data: Dataset) -> Dataset:
 
 
 def with_weights(data: Dataset, weights: Mapping[str, Any] | None) -> Dataset:
-    """Return the validated data set with ``weights`` on the device as its initial weights."""
+    """Put ``weights`` on the device, and return validated ``data`` with these initial weights."""
     if weights is None and data.start is None:
         return data
     with jax.ensure_compile_time_eval():
@@ -227,7 +227,7 @@ def form(x: Any) -> tuple[tuple[int, ...], Any]:
 def as_array(name: str, values: Any) -> NDArray[Any]:
     """Convert ``values`` to an array, or raise ConfigError for ragged rows, masks or dates."""
     if np.ma.is_masked(values):
-        raise ConfigError(f"{name}: has masked entries. Remove or fill these samples.")
+        raise ConfigError(f"{name}: has masked entries. Fill the entries or remove their samples.")
     try:
         array = np.asarray(values)
     except ValueError as error:
@@ -258,8 +258,8 @@ def as_numbers(name: str, values: Any) -> NDArray[Any]:
     if not np.isfinite(array).all():
         place = np.argwhere(~np.isfinite(array))[0].tolist()
         raise ConfigError(
-            f"{name}{place} = {array[tuple(place)]}: must be finite (float32). Remove or fill "
-            "these samples."
+            f"{name}{place} = {array[tuple(place)]}: must be finite (float32). Replace "
+            "non-finite values or remove their samples."
         )
     return array
 
@@ -317,8 +317,8 @@ def _check_inputs(name: str, x: NDArray[Any], pixel_max: int) -> None:
         )
     if x.dtype == np.int32 and x.ndim != 2:
         raise ConfigError(
-            f"{name} has integers of shape {x.shape}: tokens must be [N, L]. Use uint8 for "
-            "pixels, and floats for features."
+            f"{name} has integers of shape {x.shape}: tokens must have shape [N, L]. Use "
+            "uint8 for pixels, and floats for features."
         )
     if x.dtype == np.int32 and x.min() < 0:
         raise ConfigError(f"{name} has a token of {x.min()}: must be >= 0.")
@@ -327,13 +327,13 @@ def _check_inputs(name: str, x: NDArray[Any], pixel_max: int) -> None:
 def _check_targets(part: str, x: NDArray[Any], y: NDArray[Any], num_classes: int) -> None:
     if y.dtype != np.int32:
         if y.ndim > 2 or not y.size:
-            raise ConfigError(f"y_{part} has shape {y.shape}: targets must be [N] or [N, k].")
+            raise ConfigError(f"y_{part} has shape {y.shape}: must have shape [N] or [N, k].")
         return
     are_tokens = x.dtype == np.int32 and y.shape == x.shape
     if y.ndim != 1 and not are_tokens:
         raise ConfigError(
-            f"y_{part} has shape {y.shape}: labels must be [N], and tokens must have the same "
-            f"shape as x_{part}. Use y[:, 0] for a column, y.argmax(1) for one-hot rows, and "
+            f"y_{part} has shape {y.shape}: labels must have shape [N], and tokens must have the "
+            f"shape of x_{part}. Use y[:, 0] for a column, y.argmax(1) for one-hot rows, and "
             "floats for regression."
         )
     word = "token" if are_tokens else "label"

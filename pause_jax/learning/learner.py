@@ -21,7 +21,7 @@ from pause_jax.learning.partition import Partition
 from pause_jax.rng.keys import Streams
 
 Variables = dict[str, Any]
-# Collection that is trained like ``params``, but whose updates are sent without clipping or noise.
+# Collection trained like ``params``, except that its updates are sent without clipping or noise.
 CLEAR = "clear"
 FROZEN = "frozen"  # collection of weights that no client trains
 GROUPS = 8  # number of channel groups in the library's group norm layers
@@ -87,7 +87,8 @@ class StaleUpdates(NamedTuple):
 class Deferred(NamedTuple):
     """Separate training and averaging functions for updates that are averaged later.
 
-    Updates form a dict of arrays. The ``params`` entry is flat, [n, d], as received by the server.
+    The updates of n clients are a dict of pytrees with leaves [n, ...]. The ``params`` entry is
+    flat, [n, d], as received by the server.
 
     Attributes:
       none: (state, n) -> n all-zero updates.
@@ -123,8 +124,8 @@ class Learner(NamedTuple):
       deferred: separate functions for training and averaging, needed for an ``Asynchronous`` clock
         and for ``stale_updates = "next"``; None if the learner supports neither.
       stale_damping: beta in the stale updates' weights (see ``Learning``).
-      evaluate_clients: (state) -> dict of float [K] with the same names as ``evaluate``, means over
-        each client's held-out samples (NaN for clients with none); None if nothing is held out.
+      evaluate_clients: like ``evaluate``, but with means over each client's held-out samples, float
+        [K] (NaN for clients without any); None if no samples are held out.
       server_loss: (state, updates [m, d], weights [m]) -> loss on the server's validation samples
         after adding the updates' weighted sum to ``params``; None if no samples are reserved.
     """
@@ -203,7 +204,7 @@ def output_layer_path(params: Any) -> str | None:
 
 
 def model_bytes(state: LearnerState) -> int:
-    """Return the bytes sent per client and round in each direction, or 0 without a model."""
+    """Return the bytes sent in each direction per client and round, or 0 if there is no model."""
     return tree_bytes(sent_part(state.variables or {}))
 
 

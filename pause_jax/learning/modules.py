@@ -76,11 +76,11 @@ class _ConvPool(nn.Module):
 class ConvolutionalNetwork(nn.Module):
     """Network of unpadded 3x3 convolutions, hidden dense layers and an affine output layer.
 
-    The ``pooled`` convolutions use max-pooling. All layers except the last use ReLU and ``norm``.
+    All layers except the last use ReLU and ``norm``.
     """
 
     widths: tuple[int, ...]
-    pooled: tuple[int, ...]
+    pooled: tuple[int, ...]  # indices of the convolutions that are followed by max-pooling
     hidden: tuple[int, ...]
     norm: str
     convolution: str

@@ -25,7 +25,7 @@ class Pool(NamedTuple):
     epsilon: float  # added to the variance; Flax's default for the layer
 
     def total(self, sums: Array, weight: Array) -> Array:
-        """Sum within feature groups (to [B, C]) or over the rows with weight > 0 (to [1, C])."""
+        """Return the sums within feature groups, [B, C], or over rows with weight > 0, [1, C]."""
         if self.groups is None:
             entered = jnp.where(weight[:, None] > 0, sums, 0)
             return jnp.sum(entered, axis=0, keepdims=True)
@@ -37,9 +37,9 @@ BATCH = Pool(groups=None, epsilon=1e-5)
 
 
 def normalise(x: Array, norm: str, name: str, train: bool, mask: Array | None) -> Array:
-    """Apply the norm layer ``norm``, one of ``models.NORMS``, to ``x`` [B, ..., features].
+    """Apply the norm layer ``norm`` (see :class:`models.Cnn3`) to ``x`` [B, ..., features].
 
-    :class:`models.Cnn3` describes the norms. ``mask`` is bool [B], False for padding rows, or None.
+    ``mask`` is bool [B], False for padding rows, or None.
     """
     if norm == "batch":
         return ClearBatchNorm(name=name)(x, train, mask)

@@ -48,7 +48,7 @@ ELEMENTWISE = frozenset(
         *("signum", "yogi"),
     )
 )
-# Maximum number of weights that are updated as one vector, to reduce compile time.
+# Models with at most ONE_VECTOR weights are updated as one vector, to reduce compile time.
 ONE_VECTOR = 2**13
 
 
@@ -189,7 +189,7 @@ class FedYogi(FedAdam):
     def transformation(self) -> optax.GradientTransformation:
         import optax
 
-        # ``optax.yogi`` initialises moments to 1e-6, so even zero updates would change the model.
+        # ``optax.yogi`` initialises moments to 1e-6, so all-zero updates would change the model.
         by_yogi = optax.scale_by_yogi(self.b1, self.b2, self.tau, initial_accumulator_value=0.0)
         return optax.chain(by_yogi, optax.scale_by_learning_rate(self.rate))
 
@@ -267,7 +267,7 @@ class CosineDecay(RateSchedule):
     """
 
     name: ClassVar[str] = "cosine"
-    summary: ClassVar[str] = "half a cosine over N rounds, then constant"
+    summary: ClassVar[str] = "cosine decay over N rounds, then constant"
 
     horizon: float = number(default=300.0, above=0)
     final: float = number(default=0.0, at_least=0, at_most=1)

@@ -29,7 +29,7 @@ class Task(Config):
     metrics: ClassVar[tuple[str, ...]] = ()
 
     def outputs(self, data: Dataset) -> tuple[int, ...]:
-        """Return the output shape for one sample, whose last entry is ``num_outputs``."""
+        """Return the output shape for one sample, ``(..., num_outputs)``."""
         raise NotImplementedError
 
     def check_data(self, data: Dataset) -> None:

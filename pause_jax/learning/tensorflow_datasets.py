@@ -45,7 +45,7 @@ class Prepared(DataConfig):
         if not _NAME.fullmatch(self.source.dataset):
             raise ConfigError(
                 f"{path}.dataset = {shown(self.source.dataset)}: must have the form "
-                "NAME[/CONFIG][:VERSION]. Other names can run third-party code."
+                "NAME[/CONFIG][:VERSION]. Other names can cause third-party code to run."
             )
 
     @property
@@ -88,7 +88,7 @@ class Cifar10(Prepared):
 
 
 class Tfds(Prepared):
-    """Any data set of tensorflow-datasets whose images or feature vectors have equal shapes.
+    """Any data set from tensorflow-datasets whose images or feature vectors have the same shape.
 
     Attributes:
       dataset: name of the data set, such as ``emnist`` or ``kmnist``.

@@ -87,7 +87,7 @@ class TrainedPart(Config):
 
 
 class Head(TrainedPart):
-    """Output layer: the affine layer named ``output``, or otherwise the only affine layer."""
+    """Output layer: the affine layer named ``output``, or the model's only affine layer."""
 
     name: ClassVar[str] = "head"
     summary: ClassVar[str] = "the output layer"

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 # Relative float32 rounding error that is ignored when a product is rounded up to whole steps.
 _ROUNDING = 1e-6
-# Number of equally likely values that approximate a random factor in expected latencies and speeds.
 _LEVELS = 8
 
 
@@ -99,10 +98,10 @@ class EqualWork(WorkLaw):
 
 
 class PerClient(WorkLaw):
-    """Fixed factors, listed in client order.
+    """Fixed factors, one per client. With ``epochs = 1``, client k trains for ``values[k]`` epochs.
 
     Attributes:
-      values: K factors > 0 (static). With ``epochs = 1``, client k trains for ``values[k]`` epochs.
+      values: one work factor > 0 per client (static).
     """
 
     name: ClassVar[str] = "per_client"

@@ -40,9 +40,9 @@ class Query(NamedTuple):
         distinct. ``asked``, bool [d], marks the clients that receive the request.
       receive: (state, clients [d], asked [d], Answer) -> state passed to ``select``.
       wants: requested quantity, ``loss`` or ``features``.
-      batch_size: number of samples for computing a client's loss; None for all of its samples.
-      seconds: (round latencies [K]) -> float [K], seconds until each client answers. The
-        server waits for the slowest queried client.
+      batch_size: number of samples used to compute a client's loss; None for all of its samples.
+      seconds: (latencies [K]) -> float [K], seconds until each client answers. The server
+        waits for the slowest queried client.
     """
 
     ask: Callable[[Array, Any, Array, Array], tuple[Array, Array]]
@@ -54,7 +54,6 @@ class Query(NamedTuple):
 
 # Upper bound on finite noise powers, which keeps sums over clients finite in float32.
 MOST_NOISE = 1e30
-# Return type of ``Policy.select``: the selection and its diagnostics.
 Selected = tuple[Selection, Info]
 
 
@@ -84,7 +83,7 @@ class Context(NamedTuple):
       update_size: d, number of entries in a client's update (0 if it is empty or d is unknown).
       num_features: F, number of latency features per client.
       data_size: float [K], each client's number of samples, ``|D_k|``.
-      local_samples: float [K], each client's mean number of samples in a round, over all epochs.
+      local_samples: float [K], expected number of samples that each client processes per round.
       share: float [K], quality-weighted data shares, which sum to one.
       reward: reward parameters.
       privacy: privacy mechanism, with per-client budgets if budgets differ. A policy may read the
@@ -143,9 +142,9 @@ class PolicyConfig(Config):
     """Base class for policy configs.
 
     Attributes:
-      reads: names of the policy's inputs that depend on clients' data or training. They are fields
-        of :class:`Observation` (``loss``, ``square_loss``, ``update``, ``server_loss``), or
-        ``answer.loss`` for a query. Fields that neither this nor a nested config declares are None.
+      reads: names of the policy's inputs that depend on clients' data or training: ``answer.loss``
+        for a query, and the :class:`Observation` fields ``loss``, ``square_loss``, ``update`` and
+        ``server_loss``. Fields that neither this nor a nested config declares are None.
       observes: short description of the observed quantities.
       assumes: short description of the quantities that the policy assumes to be known.
       reference: source of the selection rule.
@@ -207,8 +206,8 @@ def policy_of(config: PolicyConfig, context: Context) -> Policy:
     Raises:
       TypeError: if ``build`` does not return a :class:`Policy`.
       ConfigError: if the config overrides ``releases``, or the query requests undeclared losses.
-        During tracing, the returned ``update`` raises ConfigError if it fails because a field is
-        undeclared, or if the new state differs from the initial state in structure, shape or dtype.
+        During tracing, the returned ``update`` raises ConfigError if it fails because it reads an
+        undeclared field, or if the new and initial states differ in structure, shape or dtype.
     """
     name = type(config).__name__
     built = config.build(context)
@@ -236,7 +235,7 @@ def policy_of(config: PolicyConfig, context: Context) -> Policy:
         try:
             later = updated(absent)
         except Exception:
-            # A field that is None can cause any exception. Find the fields that caused the error.
+            # Using a field that is None can raise any type of exception. Hide one field at a time.
             missing = [field for field in absent if _fails(updated, [field])]
             if not missing or _fails(updated, []):
                 raise

@@ -72,13 +72,12 @@ def inclusion_probabilities(
 
 
 def dep_round(probability: Float[Array, " K"], num_selected: int, key: Array) -> Int[Array, " m"]:
-    """Draw a cohort with given inclusion probabilities, which must sum to an integer n <= m.
+    """Draw a cohort with the given inclusion probabilities, which must sum to an integer n <= m.
 
-    The n drawn clients come first, in random order. Other clients fill any remaining slots.
-
-    DepRound (Gandhi et al. 2006) repeatedly moves probability between two clients at random until
-    one of them has probability 0 or 1. Moves preserve the sum and the expected probabilities. Here,
-    a random tournament with log2 K levels avoids long sums, which accumulate rounding errors.
+    The n drawn clients come first, in random order. Other clients fill any remaining slots. Each
+    step of DepRound (Gandhi et al. 2006) moves probability between two clients, in a random
+    direction, until one of them has probability 0 or 1. Steps preserve the sum and the expected
+    probabilities. A random tournament with log2 K levels avoids the rounding errors of long sums.
     """
     num_clients = len(probability)
     order_key, trade_key = jax.random.split(key)
@@ -90,7 +89,7 @@ def dep_round(probability: Float[Array, " K"], num_selected: int, key: Array) ->
 
 
 def _settled(probability: Array, chance: Array) -> Array:
-    """Draw a mask [2^i] with given inclusion probabilities, using uniform variates ``chance``."""
+    """Convert uniform variates [2^i] to a mask [2^i] with the given inclusion probabilities."""
     if len(probability) == 1:
         return probability > 0.5  # an integer up to rounding
     half = len(probability) // 2

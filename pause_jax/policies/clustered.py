@@ -30,9 +30,8 @@ class ClusteredSimilarity(PolicyConfig):
     """Clustered sampling based on similarity, with one draw from each of m distributions.
 
     In each round, Ward's method (SciPy, on the host) clusters clients by the angles between their
-    last received updates, which are clipped and noised. The m distributions are built from these
-    clusters. A zero vector represents a client whose first update has not arrived. If no model is
-    trained, the policy falls back to ``clustered_size``.
+    last clipped and noised updates (initially zero). The m distributions are built from these
+    clusters. Without a model, the policy falls back to ``clustered_size``.
     """
 
     name: ClassVar[str] = "clustered_similarity"
@@ -68,8 +67,7 @@ class ClusteredSimilarity(PolicyConfig):
 class HicsState(NamedTuple):
     """HiCS-FL state."""
 
-    # Output-layer entries (biases and incoming weights) of each client's last received update.
-    layer: Float[Array, "K C P"]
+    layer: Float[Array, "K C P"]  # output-layer part of the last update received from each client
     seen: Bool[Array, " K"]  # whether the server has received an update from the client
 
 
@@ -79,9 +77,9 @@ class HicsFl(PolicyConfig):
     Let v be a client's update of the output layer's bias. The entropy h of softmax(v / T) indicates
     how balanced the client's labels are. Ward's method (SciPy, on the host) clusters clients by the
     angle between their output-layer updates plus lambda ``|h_i - h_j|``. Each of m steps draws a
-    cluster that has undrawn clients, and then one of its undrawn clients uniformly. After t of
-    T_max rounds, the probability of a cluster with mean entropy h is proportional to exp(gamma (1 -
-    t / T_max) h). Aggregation weights are equal. Clients whose first update has not arrived are
+    cluster that has undrawn clients, and then one of those clients uniformly. After t of T_max
+    rounds, the probability of a cluster with mean entropy h is proportional to exp(gamma (1 - t /
+    T_max) h). Aggregation weights are equal. Clients whose first update has not arrived are
     selected first, in random order. The policy reads noised updates and, unlike the authors' code,
     never switches to clustered sampling. Without a model, it falls back to ``random``.
 
@@ -93,7 +91,7 @@ class HicsFl(PolicyConfig):
     """
 
     name: ClassVar[str] = "hics_fl"
-    summary: ClassVar[str] = "clusters of similar output-layer updates, balanced labels preferred"
+    summary: ClassVar[str] = "random draws that favour clusters of clients with balanced labels"
     reads: ClassVar[tuple[str, ...]] = ("update",)
     observes: ClassVar[str] = "noised updates"
     assumes: ClassVar[str] = "the model's output layer"
@@ -171,10 +169,10 @@ def similarity_distributions(
 
     1. A client with at least 1/m of the data first fills one or more entire bins. (The authors'
        code omits this step, which makes sampling biased for these clients.)
-    2. Ward's tree is cut into clusters that each fit into one bin. The largest clusters seed one
-       open bin each, in descending order.
-    3. The open bins are filled one by one with the clients in the other clusters, from the smallest
-       cluster to the largest. Mass beyond a bin's capacity flows into the next bin.
+    2. Ward's tree is cut into clusters that each fit into one bin. Each of the heaviest clusters,
+       in descending order of mass, seeds one open bin.
+    3. The open bins are filled one by one with the clients in the other clusters, from the lightest
+       cluster to the heaviest. Mass beyond a bin's capacity flows into the next bin.
     """
     capacity = float(np.sum(data_size))
     mass = num_selected * data_size.astype(np.float64)
@@ -291,8 +289,7 @@ def draw_in_clusters(
 ) -> Float[Array, " K"]:
     """Draw clients, and return ranks, float [K], from ``count`` (drawn first) to 0 (not drawn).
 
-    Only clients in ``among`` are drawn. Each of up to ``count`` steps draws a cluster with undrawn
-    clients, and then one of its undrawn clients uniformly. Cluster weights are exp(``taste``).
+    Draws follow :class:`HicsFl`, with clients in ``among`` and cluster weights exp(``taste``).
     """
     order_key, draw_key = jax.random.split(key)
     order = jax.random.permutation(order_key, label.shape[0])

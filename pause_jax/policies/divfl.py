@@ -30,12 +30,11 @@ class DivFlState(NamedTuple):
 class DivFl(PolicyConfig):
     """Greedy minimisation of sum_k min_{i in S} ``|g_k - g_i|`` over cohorts S (facility location).
 
-    g_k is the last clipped and noised update that the server received from client k. As in the
-    paper's variant without overhead, only the g_k of chosen clients change. Clients whose first
-    update has not arrived are selected first, in random order. (In the first round, the authors'
-    code collects all clients' gradients without counting the cost.) A client's weight is
-    proportional to the number of clients it represents. (The authors' code weights clients by data
-    size.) If no model is trained, the policy falls back to ``random``.
+    g_k is the last clipped and noised update from client k. As in the paper's variant without
+    overhead, only the g_k of chosen clients change. Clients whose first update has not arrived are
+    selected first, in random order. (The authors' code first collects all clients' gradients,
+    at no cost.) A client's weight is proportional to the number of clients it represents (in the
+    authors' code, to its data size). Without a model, the policy falls back to ``random``.
     """
 
     name: ClassVar[str] = "divfl"
@@ -82,7 +81,7 @@ class DivFl(PolicyConfig):
         return Policy(lambda: start, select, update)
 
 
-# Distance to a non-finite update, small enough that sums over all clients stay finite in float32.
+# Distance assigned to non-finite updates. Its sum over all clients stays finite in float32.
 _FAR = 1e30
 
 

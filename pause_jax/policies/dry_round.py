@@ -1,4 +1,4 @@
-"""Rounds of a policy without clients, for checks and timing."""
+"""Policy rounds with dummy observations, for checks and timing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def dry_round(
     """Play a round in which each latency, loss, feature and update entry equals ``value`` > 0.
 
     Returns:
-      (next state, selection, its diagnostics, seconds until each client answers the query or None).
+      (next state, selection, its diagnostics, seconds until each client answers the query). The
+      seconds are None if the policy sends no query.
     """
     slots = jnp.full(context.num_selected, value)
     seconds = None

@@ -17,7 +17,7 @@ from pause_jax.base.struct import number, static
 from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.choose import by_data_size, dep_round, inclusion_probabilities
 
-# Lower bound on log weights relative to the largest, below which weights are negligible.
+# Lower bound on log(weight / largest weight), which keeps all weights positive in float32.
 _LEAST_LOG_WEIGHT = -60.0
 
 

@@ -60,7 +60,7 @@ class FedCor(PolicyConfig):
       step_size: Adam step size.
       window: number of earlier rounds that each fit includes in addition to the last round.
       discount: per-round decay factor for the weight of each loss change in the log-likelihood.
-      annealing: alpha, decay factor of a client's score per greedy choice since the last fit.
+      annealing: alpha, factor applied to a client's score after each greedy choice of that client.
       query_share: time to evaluate a sample, relative to the client's latency per training sample.
         The default assumes that a forward pass takes 1/3 as long as a training step.
     """

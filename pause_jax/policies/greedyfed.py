@@ -45,9 +45,9 @@ class GreedyFed(PolicyConfig):
 
     Attributes:
       sweeps: number of permutations that start with a given client of the cohort.
-      tolerance: largest value difference treated as 0. Once a coalition's value is this close to
-        the whole cohort's, the remaining clients in the permutation contribute 0. If the whole
-        cohort changes the loss by less than this, all Shapley values in the round are 0.
+      tolerance: threshold below which a change in validation loss counts as 0. Once a coalition's
+        loss is this close to the whole cohort's, the remaining clients in the permutation add 0. If
+        the whole cohort changes the loss by less, all Shapley values in the round are 0.
     """
 
     name: ClassVar[str] = "greedyfed"

@@ -119,8 +119,7 @@ def _reward(latency: Array, max_latency: Array | float) -> Array:
 class RbcsState(NamedTuple):
     """RBCS-F state. A client's context has C = F + 1 entries."""
 
-    # Latency features reported before this round, then participation in the last round.
-    context: Float[Array, "K C"]
+    context: Float[Array, "K C"]  # latency features, then participation in the last round
     chosen: Float[Array, " K"]  # participation in the last round, 0 or 1
     gram: Float[Array, "K C C"]  # H_k = lambda I + sum of c c^T
     inverse: Float[Array, "K C C"]  # H_k^-1
@@ -131,15 +130,14 @@ class RbcsState(NamedTuple):
 class RbcsF(PolicyConfig):
     """Selection that minimises V max taubar - sum Z, with optimistic latencies and fairness queues.
 
-    The latencies are taubar_k = max(c^T theta_k - a sqrt(c^T H_k^-1 c), 0), where theta_k = H_k^-1
-    b_k is the ridge regression estimate from the client's contexts c. After each selection, Z_k <-
-    max(Z_k + beta - x_k, 0), where x_k is 1 if client k was chosen and 0 otherwise. Exact search
-    minimises V max taubar - sum Z, which has the form of Eq. (14) of PAUSE.
+    The optimistic latency of client k with context c is taubar_k = max(c^T theta_k - a sqrt(c^T
+    H_k^-1 c), 0). The ridge regression estimate theta_k = H_k^-1 b_k comes from the client's past
+    rounds. After each selection, Z_k <- max(Z_k + beta - x_k, 0), where x_k is 1 if client k was
+    chosen, else 0. Exact search applies, because the objective has the form of Eq. (14) of PAUSE.
 
     Attributes:
       latency_weight: V, weight of the latency, in queue units per second.
-      fairness: phi in [0, 1]. Each client must take part in at least a fraction beta = phi m / K
-        of the rounds. This is infeasible for phi > 1. (A public implementation uses beta = 0.15.)
+      fairness: phi in [0, 1], required participation rate beta as a fraction of m / K.
       exploration: a, scale of the confidence width.
       ridge: lambda, ridge penalty.
       query_seconds: duration of each round's query, in seconds.

@@ -1,8 +1,8 @@
 """Polaris: sampling probabilities that balance large updates against stale ones.
 
 Source: Kang and Li, "Polaris: accelerating asynchronous federated learning with client selection",
-IEEE Transactions on Cloud Computing 2024, and the authors' code in Plato. The objective follows the
-Plato code. Our probabilities sum to one, whereas the Plato code constrains their logarithms.
+IEEE Transactions on Cloud Computing 2024, and the authors' code in Plato, whose objective we use.
+Our probabilities sum to one, whereas the Plato code applies this constraint to their logarithms.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The error of a cohort's average update grows with nu_k, the expected squared norm of the noise in
 client k's next release. With equal aggregation weights, sampling that is not proportional to data
-size adds a bias. For similar problems, see arXiv 2408.08642, 2505.13655, 2602.21844 and 2602.22633.
+size introduces bias. Related work: arXiv 2408.08642, 2505.13655, 2602.21844 and 2602.22633.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ class NoiseState(NamedTuple):
     """State of :class:`NoiseSampling`."""
 
     counts: Int[Array, " K"]  # each client's number of participations
-    # Moving average of max(|release|^2 - nu_k, 0), an estimate of the noise-free squared norm.
-    square: Float[Array, " K"]
+    square: Float[Array, " K"]  # G_k^2, estimate of the squared norm without noise
     known: Bool[Array, " K"]  # whether a release from the client has arrived
 
 
@@ -44,16 +43,16 @@ class NoiseSampling(PolicyConfig):
 
     The cost of client k is c_k = G_k^2 + nu_k, divided by the data-weighted mean cost. nu_k is the
     expected squared norm of the noise in the next release. G_k^2 is the moving average of
-    max(0, ``|release|^2 - nu_k``), or the mean of the known values for a client without releases.
+    max(0, ``|release|^2 - nu_k``). Clients without releases use the mean of all known values.
 
     With ``biased``, q minimises sum q_k c_k + lambda sum (q_k - p_k)^2 / p_k over 0 <= q_k <= 1 / m
     with sum q = 1, where p_k is client k's share of the data. Client k is drawn with probability
     m q_k. Aggregation weights are equal, so client k's expected weight is q_k.
 
     With ``unbiased``, the inclusion probabilities pi_k minimise sum p_k^2 c_k / pi_k over 0 <= pi_k
-    <= 1 with sum pi = m. The minimised sum is the error of an average with weights p_k / pi_k under
-    independent draws. The solution is pi_k = min(1, s p_k sqrt(c_k)) for a factor s. For equal p_k,
-    noisier clients are drawn more often. Scaling weights to sum to one adds a bias of order 1 / m.
+    <= 1 with sum pi = m. The objective is the error of an average with weights p_k / pi_k under
+    independent draws. The solution is pi_k = min(1, s p_k sqrt(c_k)) for some s. For equal p_k,
+    noisier clients are drawn more often. Scaling weights to sum to one adds bias of order 1 / m.
 
     Attributes:
       form: objective, ``biased`` or ``unbiased``.
@@ -170,8 +169,8 @@ class BudgetGroups(PolicyConfig):
 def by_next_noise(context: Context, choose: Callable[[Array, Array, Array], Selection]) -> Policy:
     """Build a policy from ``choose``, which maps (key, noise [K], mask [K]) to a Selection.
 
-    The noise comes from ``Context.noise_power``. The mask marks the available clients whose budget
-    is not spent. The state is each client's number of participations.
+    The noise comes from ``Context.noise_power``. The mask marks the available clients with
+    remaining budget. The state is each client's number of participations.
     """
 
     def select(key: Array, counts: Array, round: Array, available: Array) -> Selected:
@@ -217,7 +216,7 @@ def biased_probabilities(
 
     By the Karush-Kuhn-Tucker conditions, q_k = p_k (1 - (c_k - tau) / (2 lambda)), clipped to [0, 1
     / m]. Bisection finds the tau for which q sums to one. The share p_k is 0 for a client that
-    cannot be drawn. If fewer than m clients can be drawn, their number replaces m.
+    cannot be drawn. If fewer than m clients can be drawn, m is reduced to that number.
     """
     among = share > 0
     count = jnp.clip(jnp.sum(among, dtype=share.dtype), 1.0, num_selected)
@@ -257,7 +256,7 @@ def drawn_by(
 
 
 def groups_of(budget: Array, num_groups: int) -> Array:
-    """Divide the range of log budgets evenly, and return each client's interval index, int32 [K].
+    """Return each client's group, int32 [K]. Groups are intervals of equal width in log budget.
 
     All clients are in group 0 if all budgets are equal or all are infinite.
     """

@@ -27,8 +27,8 @@ class TurnsState(NamedTuple):
 class SpeedTurns(PolicyConfig):
     """Selection of the fastest clients, by estimated speed, among those due in the current cycle.
 
-    A client takes part at most once per cycle, with clients of similar speed. If fewer than m due
-    clients are available, the fastest other available clients join them and start the next cycle.
+    Each client takes part at most once per cycle. If fewer than m due clients are available, the
+    fastest other available clients join them and start the next cycle.
 
     Attributes:
       index: index rule that estimates speeds optimistically.

@@ -1,4 +1,4 @@
-"""TiFL: selection of clients with similar latencies from tiers with large losses.
+"""TiFL: cohorts from a single latency tier, favouring tiers with large losses.
 
 Source: Chai et al., "TiFL: a tier-based federated learning system", HPDC 2020.
 """

@@ -22,8 +22,8 @@ from jax import Array
 from jax.tree_util import Partial
 from scipy.special import betaincinv
 
-# Confidence level of the bounds that rank thousands of candidate attacks. At a lower level, chance
-# occurrences of rare events would decide the ranking.
+# Confidence level of the bounds used to rank thousands of candidate attacks. At a lower level,
+# chance occurrences of rare events would decide the ranking.
 CHOICE_CONFIDENCE = 0.999
 THRESHOLDS = 201  # number of thresholds per score
 MAX_DISCRIMINANT = 256  # maximum number of entries for estimating covariances
@@ -49,14 +49,14 @@ class Attack(NamedTuple):
 
 
 def low_end(hits: Any, trials: int, confidence: float) -> np.ndarray:
-    """Return the lower end of the two-sided Clopper-Pearson interval (1934), elementwise."""
+    """Return the lower end of the two-sided Clopper-Pearson interval, elementwise."""
     some = np.maximum(hits, 1)
     low = betaincinv(some, trials - some + 1, (1 - confidence) / 2)
     return np.where(np.asarray(hits) > 0, low, 0.0)
 
 
 def high_end(hits: Any, trials: int, confidence: float) -> np.ndarray:
-    """Return the upper end of the two-sided Clopper-Pearson interval (1934), elementwise."""
+    """Return the upper end of the two-sided Clopper-Pearson interval, elementwise."""
     return 1 - low_end(trials - np.asarray(hits), trials, confidence)
 
 
@@ -83,9 +83,9 @@ def two_point(
     """Compute a lower bound on epsilon from the most distinguishable pair of neighbours.
 
     All inputs must have the same shape, and all releases must have the same shape. Of the
-    ``samples`` releases, at most a tenth are used to fit the scores, four tenths to choose the
-    attack, and half to measure it. Returns the lower bound, the bound that a perfect attack would
-    reach with the same number of releases, and the name of the attack.
+    ``samples`` releases, half are used to measure the attack's success, four tenths to choose the
+    attack, and at most a tenth to fit the scores. Returns the lower bound, the bound that a perfect
+    attack would reach with the same number of releases, and the name of the attack.
     """
     entries = next(iter(pairs.values()))[0].size
     # Estimating a mean and a covariance requires at least a few releases, even for large updates.
@@ -187,7 +187,6 @@ def _fit(direction: np.ndarray, seen0: np.ndarray, seen1: np.ndarray) -> dict[st
     low, high = sorted(float(along(mean[None]).mean()) for mean in (mean0, mean1))
 
     def projection(y: np.ndarray) -> np.ndarray:
-        """Return <y, sign(x0 - x1)> for each release y."""
         return along(y).sum(axis=1)
 
     def likelihood(y: np.ndarray) -> np.ndarray:
@@ -196,7 +195,6 @@ def _fit(direction: np.ndarray, seen0: np.ndarray, seen1: np.ndarray) -> dict[st
         return np.clip(along(y), low, high).sum(axis=1)
 
     def size(y: np.ndarray) -> np.ndarray:
-        """Return the L1 norm of each release."""
         return np.abs(y).sum(axis=1)
 
     scores: dict[str, Score] = {"projection": projection, "likelihood": likelihood}
@@ -209,8 +207,8 @@ def _discriminants(seen0: np.ndarray, seen1: np.ndarray) -> dict[str, Score]:
     """Fit a linear and a quadratic discriminant to releases [n, entries] of two inputs."""
     mean0, mean1 = seen0.mean(axis=0), seen1.mean(axis=0)
     spread0, spread1 = (np.atleast_2d(np.cov(seen, rowvar=False)) for seen in (seen0, seen1))
-    # Noise may cancel between entries. The ridge term makes the singular covariance invertible but
-    # still gives a noise-free combination a million times the usual weight.
+    # If noise cancels in a combination of entries, the covariance is singular. With the ridge term,
+    # the covariance is invertible, and a noise-free combination has 10^6 times the usual weight.
     entries = mean0.size
     ridge = 1e-6 * np.trace(spread0 + spread1) / entries + 1e-30
     ridge = ridge * np.eye(entries)

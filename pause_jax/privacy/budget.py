@@ -17,7 +17,7 @@ from jax import Array
 from pause_jax.base.struct import Config, ConfigError, Sizes, node, number, static
 from pause_jax.privacy.budget_law import BudgetLaw
 
-# Smallest share eps_i / eps_bar in an endless schedule. Without this minimum, float32 would round
+# Smallest share eps_i / eps_bar in an infinite schedule. Without this minimum, float32 would round
 # shares to 0, and the noise would be infinite. The sum of minimum shares over a run is negligible.
 LEAST_SHARE = 2.0**-100
 
@@ -140,7 +140,7 @@ class Geometric(Schedule):
     def remaining(self, participations: Array) -> Array:
         return jnp.exp(-self.decay * _real(participations))
 
-    # Evaluating 1 - e^(-eta) loses all digits for small eta, and e^eta may overflow.
+    # Use expm1, because 1 - e^(-eta) loses precision for small eta.
     def epsilon(self, participation: Array) -> Array:
         left = self.total_epsilon * jnp.exp(-self.decay * _real(participation - 1))
         return self.at_least_something(-jnp.expm1(-self.decay) * left)

@@ -48,7 +48,7 @@ def log_complement(log_probability: Array) -> Array:
 
 
 def upper_quantile(log_probability: Array) -> Array:
-    """Solve log P(N >= x) = ``log_probability`` < 0 for x elementwise, with standard normal N."""
+    """Solve log P(N >= x) = ``log_probability`` < 0 for x, where N is standard normal."""
     # P(N >= x) and P(N >= -x) sum to 1, so search on the side where x >= 0.
     mirrored = log_probability > -jnp.log(2.0)
     tail = jnp.where(mirrored, log_complement(log_probability), log_probability)
@@ -103,17 +103,17 @@ class GaussianMechanism(WholeUpdate):
     """Mechanism that clips the update to L2 norm C and adds Gaussian noise to every coordinate.
 
     Formal guarantees:
-      Each eps_i covers the whole update. The guarantee is (eps_i, delta)-LDP
-      (replace-one). Two clipped updates differ by at most 2C in L2 norm. The analytic calibration
-      of Balle and Wang 2018 (arXiv 1805.06530) sets sigma for this sensitivity and is valid for
-      every eps_i. By basic composition, n releases are (sum of eps_i, n * delta)-LDP.
+      Each eps_i covers the whole update. The guarantee is (eps_i, delta)-LDP (replace-one). Two
+      clipped updates differ by at most 2C in L2 norm. The analytic calibration of Balle and Wang
+      2018 (arXiv 1805.06530) sets sigma for this sensitivity and is valid for every eps_i. By basic
+      composition, n releases are (sum of eps_i, n * delta)-LDP.
 
     Attributes:
       delta: failure probability of a single release.
     """
 
     name: ClassVar[str] = "gaussian"
-    summary: ClassVar[str] = "clip the update to L2 norm C, analytic Gaussian (eps, delta)"
+    summary: ClassVar[str] = "clip the update to L2 norm C and add (eps, delta)-LDP Gaussian noise"
 
     delta: float = number(default=1e-5, at_least=1e-9, at_most=0.5)  # type: ignore[misc]
 

@@ -17,7 +17,7 @@ from pause_jax.base.struct import Config, ConfigError, Sizes, node, number
 from pause_jax.privacy.budget import Budget, Geometric, Schedule, Unlimited
 from pause_jax.rng import draws
 
-# Units that epsilon can protect.
+# Allowed values of ``Mechanism.unit`` for mechanisms with a budget.
 UNITS = ("coordinate", "update")
 
 
@@ -26,9 +26,9 @@ UNITS = ("coordinate", "update")
 
 
 class LaplaceLoss(NamedTuple):
-    """Privacy loss of Laplace noise with scale (L1 distance between two inputs) / eps_i.
+    """Privacy loss of Laplace noise with scale D / eps_i for two inputs at L1 distance D.
 
-    For a fixed distance, the loss is largest if the inputs differ in a single coordinate.
+    For a fixed D, the loss is largest if the inputs differ in a single coordinate.
     """
 
     epsilon: Float[Array, " n"]  # eps_i > 0
@@ -78,7 +78,7 @@ class Mechanism(Config):
             )
 
     def privacy_loss(self, epsilon: Array) -> PrivacyLoss:
-        """Return the privacy loss of n releases. ``epsilon`` is float [n] > 0."""
+        """Return the privacy loss of n releases. ``epsilon`` must be a positive float array [n]."""
         return NoGuarantee()
 
     def with_budget(self, budget: Budget) -> Self:
@@ -101,8 +101,8 @@ class Mechanism(Config):
     def noise_power(self, epsilon: Array, dimension: int) -> Array:
         """Return the mean squared error E ``|release - clipped update|^2``, float [n].
 
-        ``epsilon`` is float [n] > 0. The clipped update is assumed to have the maximum norm. Raises
-        ConfigError if the class does not override this method.
+        ``epsilon`` must be a positive float array [n]. The clipped update is assumed to have
+        the maximum norm. Raises ConfigError if the class does not override this method.
         """
         raise ConfigError(
             f"privacy = {type(self).__name__}: has no noise_power(epsilon, dimension), but the "
@@ -155,7 +155,7 @@ class PerCoordinateLaplace(Budgeted):
     """
 
     name: ClassVar[str] = "per_coordinate"
-    summary: ClassVar[str] = "clamp coordinates to +-Delta/2, Laplace(Delta/eps)"
+    summary: ClassVar[str] = "clamp coordinates to +-Delta/2 and add Laplace(Delta/eps) noise"
     unit: ClassVar[str] = "coordinate"
 
     sensitivity: float = number(default=0.003, above=0)
@@ -198,7 +198,7 @@ class L1Laplace(WholeUpdate):
     """
 
     name: ClassVar[str] = "l1_vector"
-    summary: ClassVar[str] = "clip the update to L1 norm C, Laplace(2C/eps)"
+    summary: ClassVar[str] = "clip the update to L1 norm C and add Laplace(2C/eps) noise"
 
     def privacy_loss(self, epsilon: Array) -> PrivacyLoss:
         return LaplaceLoss(epsilon)

@@ -85,7 +85,7 @@ class Projected(Mechanism):
             )
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
-        # The first key is public, because the server needs it to map the release back.
+        # The first key is public, because the server needs it to turn the release into an update.
         public, secret = jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
         padded = padded_size(update.size)
         edges = np.arange(min(self.dimension, padded) + 1) * padded // min(self.dimension, padded)

@@ -1,7 +1,7 @@
 """Mechanisms that randomise the direction of updates with a bounded L2 norm.
 
-For epsilon = 8 and 50,890 parameters, the Gaussian mechanism's error is 11 times PrivUnitG's. The
-error of Laplace noise is 48,000 times PrivUnitG's if the L1 bound does not clip L2 unit vectors.
+For epsilon = 8 and 50,890 parameters, the Gaussian mechanism's error is 11 times PrivUnitG's. With
+an L1 bound that leaves L2 unit vectors unclipped, Laplace noise has 48,000 times PrivUnitG's error.
 """
 
 from __future__ import annotations
@@ -64,8 +64,7 @@ def best_cap(epsilon: Array) -> Cap:
 def priv_unit_g(key: Array, unit: Array, epsilon: Array) -> Array:
     """Draw an unbiased release, float [d], of the unit vector ``unit``, float [d].
 
-    Source: Asi, Feldman and Talwar 2022 (arXiv 2205.02466). The privacy guarantee holds only if
-    ``unit`` has Euclidean norm 1. ``epsilon`` is a scalar > 0.
+    The privacy guarantee holds only if ``unit`` has Euclidean norm 1. ``epsilon`` is a scalar > 0.
     """
     along_key, inside_key, around_key = jax.random.split(key, 3)
     cap = best_cap(epsilon)
@@ -123,8 +122,8 @@ class DuchiL2(WholeUpdate):
       Each eps_i covers the whole update. The guarantee is pure eps_i-LDP (replace-one). It holds
       for any two points in the ball of radius C and does not rely on a sensitivity bound. The
       release is an unbiased estimate of the clipped update. The mean squared error is order-optimal
-      for eps_i <= 1 but always above about 1.57 d C^2. Source: Duchi, Jordan and Wainwright 2018
-      (arXiv 1604.02390), section 4.2.3.
+      for eps_i <= 1 but never falls below about 1.57 d C^2. Source: Duchi, Jordan and Wainwright
+      2018 (arXiv 1604.02390), section 4.2.3.
     """
 
     name: ClassVar[str] = "duchi_l2"

@@ -71,8 +71,8 @@ def of_round(run: Streams, round: Array | int) -> RoundKeys:
     """Derive the keys for round t >= 1.
 
     Round t folds 2 t and 2 t + 1 into the ``world`` stream's key. For the last three fields of
-    ``RoundKeys``, we fold in a number that no round uses in the same stream, and then fold in t.
-    XLA compiles each threefry call to a separate loop, so all folds are batched into two calls.
+    ``RoundKeys``, we fold an unused number and then t into the stream's key. XLA compiles each
+    threefry call to a separate loop, so all folds are batched into two calls.
     """
     impl = jax.random.key_impl(run.world)
 
@@ -81,7 +81,7 @@ def of_round(run: Streams, round: Array | int) -> RoundKeys:
         key = jax.random.wrap_key_data(words, impl=impl)
         return jax.random.key_data(jax.random.fold_in(key, number))
 
-    # JAX's key-reuse checker counts stacking keys as a use, but not stacking their words.
+    # Stack raw key data, because JAX's key-reuse checker treats stacking typed keys as a use.
     words = jax.tree.map(jax.random.key_data, run)
     roots = jnp.stack([words.world, words.world, words.training])
     before_rounds = fold(roots, jnp.array([0, 1, 0]))

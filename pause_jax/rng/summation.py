@@ -13,7 +13,7 @@ from jax import Array
 def tree_sum(values: Array) -> Array:
     """Sum over the last axis (length m) using a balanced tree of additions.
 
-    Each term enters at most ceil(log2 m) additions. Increasing a term never decreases the sum.
+    Each term takes part in at most ceil(log2 m) additions. The sum is non-decreasing in each term.
     """
     while (size := values.shape[-1]) > 1:
         half = size // 2
@@ -26,8 +26,8 @@ def add(total: Array, rest: Array, term: Array) -> tuple[Array, Array]:
     """Add a non-negative term to a non-negative compensated sum.
 
     Returns (rounded total, rounding error not yet included). After any number of terms, the total's
-    relative error is about that of a single rounding. Knuth's two-sum computes the error of each
-    addition exactly, because XLA does not reorder additions by default.
+    relative error is about that of a single rounding. Knuth's two-sum computes the exact rounding
+    error of each addition. It relies on XLA's default of not reordering additions.
     """
     rough = total + term
     of_term = rough - total
@@ -42,7 +42,7 @@ def on_grid(values: Array, terms: int) -> Array:
     The grid spacing is about one ulp of the largest possible sum, which is ``terms`` (static) times
     the largest absolute value.
     """
-    # Adding ``large`` rounds a value to the ulp of ``large``, and the subtraction is exact. Taking
-    # the maximum prevents XLA from fusing the product with the addition.
+    # Adding ``large`` rounds a value to the float grid near ``large``, and subtracting ``large`` is
+    # exact. Taking the maximum prevents XLA from fusing the product with the addition.
     large = jnp.max(3.0 * terms * jnp.abs(values))
     return (values + large) - large

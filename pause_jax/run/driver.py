@@ -64,12 +64,9 @@ class Watch:
 def drive(runs: Runs, watch: Watch) -> tuple[Result, Record]:
     """Advance runs to completion, starting from the state that ``watch.resumed`` returns.
 
-    Returns:
-      (result, record). The per-round quantities are only in the record, as NumPy arrays [T, ...],
-      or [N, T, ...] if batched.
-
-    Raises:
-      FloatingPointError: if ``jax_debug_nans`` is enabled and a model becomes non-finite.
+    Returns (result, record). The per-round quantities are only in the record, as NumPy arrays
+    [T, ...], or [N, T, ...] if batched. Raises FloatingPointError if ``jax_debug_nans`` is enabled
+    and a model becomes non-finite.
     """
     use_cache()
     steps = runs.steps
@@ -175,5 +172,5 @@ def traced_run(
     return with_rounds(steps.finish(config, state), config, record, quantities)
 
 
-# If user code that is being traced calls this repeatedly, the run is traced only once.
+# If user code calls this repeatedly within one JAX trace, the run is traced only once.
 _traced_once = jax.jit(traced_run, static_argnames=("quantities", "execution"))

@@ -34,8 +34,7 @@ FAR_BELOW = 1 / 50
 def prepare(config: SimConfig, data: Dataset | None = None) -> tuple[SimConfig, Any]:
     """Validate a config, load its files and data on the host, and return (canonical config, data).
 
-    Raises:
-      ConfigError: if the config, one of its files or its data set is invalid.
+    Raises ConfigError if the config, one of its files or its data set is invalid.
     """
     validate(config)
     config, learning = loaded(config), config.learning
@@ -136,14 +135,12 @@ def client_ids(config: SimConfig, data: Any) -> tuple[str, ...]:
 
     Clients are numbered in the natural order of their ids, both in the data and in each file.
     If all sources have the same first K ids, number k therefore denotes the same client everywhere.
-
-    Returns:
-      Client ids. Empty if clients are numbered 0, 1, ..., or are drawn from a larger data set.
+    The result is empty if clients are numbered 0, 1, ..., or are drawn from a larger data set.
 
     Raises:
-      ConfigError: if the data, ``latency`` and ``availability_trace`` list different ids. Also if
-        a file's client numbers have gaps and the data has no ids, or if a file lists specific
-        clients but the run draws clients from a larger data set.
+      ConfigError: if the data, ``latency`` and ``availability_trace`` list different ids, if a
+        file's client numbers have gaps and the data has no ids, or if a file lists specific clients
+        but the run draws clients from a larger data set.
     """
     num_clients = config.num_clients
     keeps_clients = config.learning is not None and config.learning.partition.keeps_clients

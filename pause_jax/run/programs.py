@@ -98,7 +98,7 @@ def plain_steps(quantities: Quantities, execution: Execution | None, any_length:
 
 
 def _in_float32(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a step to compute matrix products in float32, except in training (see ``Execution``)."""
+    """Make a step compute matrix products in float32, except in training (see ``Execution``)."""
 
     @functools.wraps(step)  # profiles and the cache identify programs by function name
     def precise(*arguments: Any) -> Any:
@@ -147,7 +147,7 @@ def program_spec(
     longest: int | None = None,
     num_runs: int = 1,
 ) -> ProgramSpec:
-    """Choose a program for ``num_runs`` runs, with ``room = longest`` if no standard value fits."""
+    """Choose a program for ``num_runs`` runs. If no standard ``room`` fits, use ``longest``."""
     any_length = all_ours(config, quantities)
     room = next(n for n in ROOMS if CALLS * n >= config.num_rounds)
     heavy = recorded_bytes(quantities, config.replace(num_rounds=room)) > MOST_ROOM

@@ -21,9 +21,9 @@ from pause_jax.rng import keys
 from pause_jax.run.rounds.horizon import Length, length_of
 from pause_jax.world.latency import Latency, Work
 
-# Function (round keys, round number) -> array.
+# Function that maps (round keys, round number) to an array.
 OfRound = Callable[[keys.RoundKeys, Array], Array]
-# Function (local work factors [K], or None if all are 1) -> (latency model, work per round).
+# Function that maps local work factors ([K], or None if all are 1) to (latency model, work).
 OfWork = Callable[[Array | None], tuple[Latency, Work]]
 
 
@@ -138,10 +138,7 @@ def latency_by_work(
     data_size: Array,
     local_samples: Callable[[Array, Array | None], Array] | None,
 ) -> OfWork:
-    """Return a function that maps local work factors to (latency model, work).
-
-    See ``Learner`` for ``local_samples``.
-    """
+    """Return a function that maps local work factors to (latency model, work)."""
 
     def latency_of(factors: Array | None) -> tuple[Latency, Work]:
         samples = data_size if local_samples is None else local_samples(data_size, factors)
@@ -166,11 +163,7 @@ def context_of(
     update_size: int,
     num_rounds: Array | int | None = None,
 ) -> Context:
-    """Build a policy's context for a simulation or a deployed server.
-
-    ``latency_of`` is a function returned by :func:`latency_by_work`. The keyword arguments become
-    fields of the context. ``num_rounds`` defaults to ``config.num_rounds``.
-    """
+    """Build a policy's context for a simulation or a deployed server."""
     num_clients = config.num_clients
     law = work_law(config)
     model, work = latency_of(None)

@@ -35,8 +35,8 @@ class SweepInterrupted(RuntimeError):  # noqa: N818, as KeyboardInterrupt
     """Error raised when a sweep stops early.
 
     Attributes:
-      finished: dataset of all completely finished configs (or of all finished runs, if no config is
-        complete). None if no run has finished.
+      finished: dataset of the configs whose runs have all finished or, if there are none, of all
+        finished runs. None if no run has finished.
     """
 
     def __init__(self, message: str, finished: xr.Dataset | None):
@@ -73,8 +73,8 @@ def sweep(
       data: data set that replaces the data set of every config.
       record: quantities to record, as in :func:`simulate`.
       memory_limit: maximum estimated memory of runs in GiB per device. Overridden by ``max_batch``.
-      max_batch: maximum number of concurrent runs (default: limited by ``memory_limit``). It is
-        rounded up to a multiple of the number of devices, or of active threads on a single CPU.
+      max_batch: maximum number of concurrent runs (default: limited by ``memory_limit``), rounded
+        up to a multiple of the number of devices or, on a single CPU, the number of active threads.
       devices: devices to run on (default: all devices).
       client_batch: maximum number of clients that a run trains in parallel (see :func:`simulate`).
       store: folder for finished runs and, if ``executor`` is None, checkpoints of unfinished runs

@@ -51,8 +51,8 @@ def labelled(plan: SweepPlan, chunks: Mapping[Chunk, Rows]) -> tuple[xr.Dataset 
     """Build a labelled dataset from the finished chunks of a sweep.
 
     Returns:
-      (dataset, progress message). The dataset contains all completely finished configs or, if
-      there are none, all finished runs. The dataset is None if no run has finished.
+      (dataset, progress message). The dataset contains the configs whose runs have all finished
+      or, if there are none, all finished runs. It is None if no run has finished.
     """
     finished = _by_config(plan, chunks)
     num_seeds = len(plan.keys)

@@ -47,8 +47,8 @@ from pause_jax.sweeps import provenance
 MOST = 10_000
 # Maximum number of segments per run. After each segment, a run can save a checkpoint or stop.
 SEGMENTS = 20
-# Maximum memory, in bytes, of the clients that train concurrently in a thread. Batching slows down
-# runs that do not fit in a core's cache.
+# Maximum memory per thread, in bytes, for concurrently trained clients. Batching slows down runs
+# that do not fit in a core's cache.
 KEPT_IN_THREAD = 8 * 2**20
 # Allowed batch sizes. The list is short, so sweeps of similar size can share a compiled program.
 # An entry of IN_THREAD is (batch size per thread, minimum number of runs).
@@ -121,7 +121,7 @@ class SweepPlan(NamedTuple):
         return [Chunk(g, first) for g, each in enumerate(self.chunkings) for first in each.firsts]
 
     def segments(self, chunks: Iterable[Chunk]) -> int:
-        """Return the total number of segments of ``chunks``."""
+        """Return the total number of segments in ``chunks``."""
         return sum(self.chunkings[chunk.group].segments for chunk in chunks)
 
 

@@ -24,9 +24,9 @@ from pause_jax.run.driver import traced_run
 from pause_jax.run.record.result import Quantities
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
-# Packages whose versions may change a result.
+# Packages whose versions can affect results.
 _PACKAGES = ("pause_jax", "jax", "jaxlib", "flax", "optax", "numpy")
-# JAX settings that may change a result.
+# JAX settings that can affect results.
 _SETTINGS = {
     "x64": "jax_enable_x64",
     "matmul_precision": "jax_default_matmul_precision",
@@ -69,7 +69,7 @@ def data_digest(data: Any) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the installed version of each package that may change a result."""
+    """Return the installed version of each package that can affect results."""
     return {package: version(package) for package in _PACKAGES}
 
 
@@ -94,7 +94,7 @@ def machine(devices: Iterable[jax.Device]) -> dict[str, Any]:
 
 
 def settings() -> dict[str, Any]:
-    """Return the JAX settings that may change a result."""
+    """Return the JAX settings that can affect results."""
     return {name: jax.config.values[setting] for name, setting in _SETTINGS.items()}
 
 

@@ -63,7 +63,7 @@ class Store:
 
     @classmethod
     def create(cls, folder: pathlib.Path, plan: SweepPlan) -> Store:
-        """Open a sweep's store in a folder, or create the store if missing.
+        """Open or create a sweep's store in a folder.
 
         Raises:
           ConfigError: if the folder contains a different or damaged sweep, or is not writable.
@@ -258,7 +258,7 @@ def compare_store(folder: pathlib.Path, plan: SweepPlan) -> tuple[list[str], Swe
         return differences, plan
     whole = {"made_by": described.made_by, "chunkings": described.chunkings}
     if described.digest != fingerprint(whole):
-        raise ConfigError(f"{path}: is damaged (chunkings do not match the digest). {advice}")
+        raise ConfigError(f"{path}: is damaged (its contents do not match its digest). {advice}")
     # Reuse the stored chunk sizes, because they depend on the number of cores and affect rounding.
     chunkings = [
         chunking._replace(batch=batch, segments=segments)

@@ -240,7 +240,7 @@ def test_policy_with_questions_makes_the_choices_of_simulate(name, tmp_path):
 
 def test_answers_must_match_the_question():
     selector = Selector(BASE.replace(policy=named("power_of_choice")), KEY)
-    with pytest.raises(ConfigError, match=r"power_of_choice: asks clients before it chooses. Call"):
+    with pytest.raises(ConfigError, match=r"power_of_choice: queries clients before it chooses"):
         selector.ask()
     question = selector.question(range(6))
     first, *others = question.clients.tolist()
@@ -274,7 +274,7 @@ def test_answers_must_match_the_question():
     assert high in choice.clients
     assert low not in choice.clients
     selector.tell(dict.fromkeys(map(int, choice.clients), 1.0))
-    with pytest.raises(ConfigError, match="pause asks no clients"):
+    with pytest.raises(ConfigError, match="pause queries no clients"):
         Selector(BASE, KEY).ask(answers={0: 1.0})
     assert Selector(BASE, KEY).question() is None
     features = Selector(BASE.replace(policy=named("rbcs_f"), latency=LinearContext()), KEY)

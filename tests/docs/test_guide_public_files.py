@@ -91,7 +91,7 @@ def test_its_code_writes_measured_seconds_of_another_table(folder):
         ("import leaf log.csv --columns client --out o", "--columns client: must be OURS=THEIRS"),
         (
             "import leaf log.csv --ids a --clients 1 --out o",
-            "--ids and --clients: must not be combined",
+            "--ids and --clients cannot be combined",
         ),
         (
             "import fedscale client_device_capacity --ids labels.npz --out o",

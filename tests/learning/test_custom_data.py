@@ -99,7 +99,7 @@ NAN[3, 2] = np.nan
         ((FEATURES, np.where(LABELS, 1e39, 0.0)), "must be finite"),
         ((FEATURES, LABELS - 1), "has a label -1: must be >= 0"),
         ((FEATURES[:, 0], LABELS), r"x_train has shape \(40,\): must be \[N, ...\]"),
-        ((FEATURES, LABELS[:, None]), r"labels must be \[N\], .* Use y\[:, 0\]"),
+        ((FEATURES, LABELS[:, None]), r"labels must have shape \[N\], .* Use y\[:, 0\]"),
         ((FEATURES, np.eye(3, dtype=int)[LABELS]), "y.argmax"),
         ((PIXELS.astype(int), LABELS), "Use uint8 for pixels"),
         ((FEATURES, LABELS.astype(str)), "y has dtype .*must be numbers"),

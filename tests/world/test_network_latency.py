@@ -199,6 +199,6 @@ def test_run_without_a_model_requires_the_bytes():
     with pytest.raises(ConfigError, match=r"latency.download_bytes = None: .* has no model"):
         simulate(config, KEY)
     with pytest.raises(
-        ConfigError, match=r"latency.samples = None: the default is known only in a run"
+        ConfigError, match=r"latency.samples = None: the default is determined by the run"
     ):
         Network(download_bytes=1.0, upload_bytes=1.0).sample(KEY, 3)

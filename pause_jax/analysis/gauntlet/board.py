@@ -1,4 +1,4 @@
-"""Benchmark board with stored scores, and functions that compare a policy with them."""
+"""Stored scores of the benchmark board, and functions that compare a policy with the board."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def gauntlet(
         if progress and sys.stderr.isatty():
             print(f"Fleet {number} of {len(runnable)}: {name}", file=sys.stderr)
         readings[name] = play(found[name], {label: policy}, progress=progress)
-    new = together(readings).map(_four_digits)  # round like stored scores to preserve ties
+    new = together(readings).map(_four_digits)  # preserve ties with the rounded stored scores
     new = new.assign_coords(settings=("policy", [repr(policy)]))
     scores = xr.concat([kept, new], "policy", join="outer").reindex(fleet=list(found))
     return scores.assign_attrs(pause_jax=version("pause_jax"))
@@ -80,7 +80,7 @@ def gauntlet(
 def server_time(policy: PolicyConfig, scores: xr.Dataset, track: str, data_dir: str | None) -> str:
     """Report the server times of a policy and ``YARDSTICK`` on the largest fleet the policy ran on.
 
-    ``scores`` is the result of :func:`gauntlet`, which stores no machine-dependent times.
+    ``scores`` is the data set that :func:`gauntlet` returned for ``policy``.
     """
     found = fleets(track, data_dir)
     ran = scores.fleet[scores.late.isel(policy=-1).notnull().all("seed").values]
@@ -138,7 +138,6 @@ def verify(
 
 
 def _chosen(found: Mapping[str, Fleet], only: Sequence[str] | None) -> dict[str, Fleet]:
-    """Return the fleets named in ``only``, or all fleets if it is None."""
     for name in only or ():
         if name not in found:
             raise ConfigError(f"fleet {shown(name)}: must be one of {', '.join(found)}.")

@@ -80,9 +80,9 @@ def play(
 
 
 def server_seconds(fleet: Fleet, policy: PolicyConfig, rounds: int = 100) -> float:
-    """Measure the server's time for a policy's choice and update, in seconds per round.
+    """Measure a policy's server time per round, in seconds.
 
-    The returned time is the shortest of five measurements, without client work and validation.
+    The result is the shortest of five measurements, and excludes client work and validation.
     """
     config, data = prepare(fleet.config.replace(policy=policy), fleet.data)
     learner = learner_of(config, data)
@@ -100,6 +100,6 @@ def server_seconds(fleet: Fleet, policy: PolicyConfig, rounds: int = 100) -> flo
 
 
 def _at(result: xr.Dataset, seconds: float, name: str) -> xr.DataArray:
-    """Return a quantity at the last evaluation within ``seconds``, or else at the first one."""
+    """Return a quantity at the last evaluation within ``seconds`` (the first if all are later)."""
     by_then = (result.eval_clock <= seconds).sum("eval_round")
     return result[name].isel(eval_round=(by_then - 1).clip(0)).reset_coords(drop=True)

@@ -1,6 +1,6 @@
 """Policy standings on the board, with distribution-free confidence intervals.
 
-A policy's lead over a reference policy is the median accuracy difference of runs in the same
+A policy's lead over a reference is the median difference in accuracy between their runs in the same
 world. Its confidence interval inverts the exact sign test, so the endpoints are the k-th smallest
 and k-th largest differences. A policy's intervals hold jointly with 95 % confidence (Bonferroni).
 """
@@ -99,7 +99,7 @@ def formatted(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("fleet")
 
 
-# Title, format and source columns of each output column, without the time prefix.
+# Title, format and source columns of each output column. Titles and sources lack the time prefix.
 _CELLS = (
     (", %", "{:.1f}", ("",)),
     (" rank", "{:.0f} of {:.0f}", ("_rank", "_of")),
@@ -108,7 +108,7 @@ _CELLS = (
 
 
 def conclusion(table: pd.DataFrame, policy: str, against: str = YARDSTICK) -> str:
-    """Name the fleets on which a policy is ahead or behind at the early and late times."""
+    """Name the fleets on which a policy is ahead or behind, early and late in the runs."""
     sentences = []
     for time in TIMES:
         ran = table[table[time].notna()]

@@ -63,7 +63,7 @@ def against_time(result: xr.Dataset, target: float) -> Picture | None:
 
 
 def budget(result: xr.Dataset) -> Picture | None:
-    """Plot the largest spent budgets against rounds. Return None if all budgets are unlimited."""
+    """Plot the largest budget spent by any client. Return None if all budgets are unlimited."""
     curves = by_round(result.max_spent)
     if not curves:
         return None
@@ -104,7 +104,7 @@ def in_flight(result: xr.Dataset) -> Picture:
 
 
 def staleness(result: xr.Dataset) -> Picture:
-    """Plot the percentage of answers with each staleness."""
+    """Plot the distribution of the answers' staleness."""
     each = result.staleness.stack(answer=("round", "slot")).transpose("config", "seed", "answer")
     most = int(each.max())
     # The staleness of an empty slot is -1.
@@ -118,7 +118,7 @@ def staleness(result: xr.Dataset) -> Picture:
 
 
 def _overlapping(curves: dict[str, Curve], first: int) -> dict[str, Curve]:
-    """Return curves with a positive mean at index >= ``first``, or all curves if there are none."""
+    """Return curves that are positive at any index >= ``first``, or all curves if none is."""
     some = {name: curve for name, curve in curves.items() if np.any(curve.mean[first:] > 0)}
     return some or curves
 
@@ -144,9 +144,8 @@ def _picture(
 ) -> Picture:
     """Build a chart of curves with axis ``labels``.
 
-    ``rule`` contains the label and height of a horizontal line. ``log`` is the vertical axis scale
-    (``log``, ``symlog``, or "" for linear). ``numbers`` contains the title of an extra tooltip
-    entry, and the entry's value at each point.
+    ``rule`` is the label and height of a horizontal line. ``log`` is the type of the vertical scale
+    ("" for linear). ``numbers`` is the title and the values of an extra tooltip entry.
     """
     known = {name: style for name, style in styles(result.config.values).items() if name in curves}
     places = {name: place for place, name in enumerate(known)}
@@ -288,5 +287,5 @@ def _rule(label: str, value: float) -> list[Any]:
 
 
 def _short(value: float) -> float:
-    """Round to five significant digits, enough for a screen."""
+    """Round to five significant digits, to shorten the Vega-Lite specification."""
     return float(f"{value:.5g}")

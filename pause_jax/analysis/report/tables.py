@@ -60,7 +60,7 @@ def judged(result: xr.Dataset, comparison: Comparison) -> Table | None:
 
 def _caption_of(result: xr.Dataset, comparison: Comparison) -> str:
     if result.sizes["seed"] == 1:
-        return "With only one seed, every difference may be due to chance. Run more seeds."
+        return "With only one seed, any difference may be due to chance. Run more seeds."
     number = comparison.comparisons
     others = result.sizes["config"] - 1
     fixed = (
@@ -155,7 +155,7 @@ def _percent(values: NDArray[np.floating]) -> str:
 
 
 def _by_budget(result: xr.Dataset) -> tuple[tuple[str, ...], dict[str, list[Places]]] | None:
-    """Group clients by budget, or return None if budgets are missing or equal within each config.
+    """Group clients by budget, or return None if budgets are unknown or do not vary in any config.
 
     Returns the group names and, for each config, the indices of each group's clients in a
     flattened [seed, client] array. Padding and clients with unlimited budgets are excluded.
@@ -184,7 +184,7 @@ def _by_budget(result: xr.Dataset) -> tuple[tuple[str, ...], dict[str, list[Plac
 
 
 def by_budget(result: xr.Dataset) -> Table | None:
-    """Return the table of mean budget use by group, or None if budgets are missing or equal."""
+    """Return the table of budget use by client group, or None if clients cannot be grouped."""
     if (found := _by_budget(result)) is None:
         return None
     headings, groups = found

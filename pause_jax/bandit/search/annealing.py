@@ -91,8 +91,7 @@ def _ranks(lists: Array, key: Array) -> Array:
     """Return the ascending ranks of the clients in each list [L, K], with ties broken at random."""
     num_clients = lists.shape[1]
     place = jnp.arange(num_clients, dtype=jnp.int32)
-    # Tie-breaking order of clients, shared by all lists.
-    order = shuffled(num_clients, jnp.ones(num_clients, bool), key)
+    order = shuffled(num_clients, jnp.ones(num_clients, bool), key)  # breaks ties in all lists
 
     def rank(values: Array) -> Array:
         ascending = order[jnp.argsort(values[order], stable=True)]
@@ -118,8 +117,8 @@ def walk_energy(landscape: Landscape, members: Array) -> Array:
 def neighbour_masks(landscape: Landscape, members: Array) -> tuple[Array, Array, Array, Array]:
     """Return a set's neighbourhood (R1 and R2) as masks [K]: removable, outside, others, below.
 
-    A neighbour of a set swaps a member i for an available non-member j. A swap is *active* if i is
-    the lowest member in at least one list, and *passive* if j is below all members in at least one
+    A neighbour of a set is obtained by swapping a member i for an available non-member j. A swap is
+    *active* if i is the lowest member in some list, and *passive* if j is below all members in some
     list. The neighbourhood is the disjoint union of (removable x outside) and (others x below).
     """
     outside = landscape.available & ~members
@@ -211,7 +210,7 @@ def _uniform(word: Array) -> Array:
 
 
 def _pick(mask: Array, word: Array) -> Array:
-    """Pick a true entry of a mask uniformly with one random word, and return its position."""
+    """Return the index of a True entry of a mask, drawn uniformly with a single random word."""
     # With few clients, multiplying by a triangular [K, K] matrix is faster than XLA's cumsum.
     if mask.shape[0] <= SMALL:
         place = mask.astype(jnp.float32) @ jnp.triu(jnp.ones((mask.shape[0],) * 2))

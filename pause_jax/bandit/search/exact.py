@@ -39,7 +39,7 @@ def exact(
     available: Array | None = None,
     key: Array | None = None,
 ) -> tuple[Array, Array]:
-    """Maximise ``min index + sum weight`` over sets of ``num_selected`` clients, exactly.
+    """Find the set of ``num_selected`` clients that maximises ``min index + sum weight``.
 
     Sort the clients by descending index, index_(1) >= ... >= index_(K). A set with lowest index
     index_(j) lies within the first j clients (prefix j), so its energy is at most index_(j) plus
@@ -78,14 +78,13 @@ def _by_counting(
     """Compare all prefixes in parallel, with O(K^3) work but no sort, and return the best set.
 
     Prefix j contains client j and the available clients before client j in descending order of
-    index. The rank of a client by weight in a prefix is one plus the number of heavier members. A
-    matrix product of two [K, K] masks counts these members for all prefixes.
+    index. The matrix product of two [K, K] masks ranks the clients of every prefix by weight.
     """
     # Random words that break ties in index, in weight, and between prefixes.
     bits: Array | tuple[None, ...] = (None, None, None)
     if key is not None:
         bits = jax.vmap(lambda key: jax.random.bits(key, index.shape))(jax.random.split(key, 3))
-    stands_before = _precedence(index, available, bits[0])  # [i, j]: i before j by index
+    stands_before = _precedence(index, available, bits[0])  # [i, j]: i precedes j in index order
     prefix = ~stands_before & available[:, None] & available[None, :]  # [j, i]: i is in prefix j
     itself = jnp.eye(index.shape[0], dtype=bool)
     heavier = _precedence(weight, available, bits[1]) | itself  # [h, i]: h is not lighter than i
@@ -161,7 +160,7 @@ def _by_sorting(
     sorted_weight = jnp.where(taken, weight[order], -jnp.inf)
     best = best_prefix(sorted_index, sorted_weight, num_selected)
     within = jnp.where(place <= best, sorted_weight, -jnp.inf)
-    # If fewer than m clients are available, the first unavailable clients fill the other slots.
+    # If fewer than m clients are available, unavailable clients fill the remaining slots.
     _, places = lax.top_k(within, num_selected)
     return jnp.sort(order[places]).astype(jnp.int32)
 

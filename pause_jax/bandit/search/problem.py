@@ -20,7 +20,7 @@ from pause_jax.base.struct import Config
 
 
 class Problem(NamedTuple):
-    """Maximisation problem of one round.
+    """Maximisation problem for a single round.
 
     Attributes:
       index: float [K], may contain +inf (for untried clients) or -inf.
@@ -69,8 +69,8 @@ def check_problem(index: Array, weight: Array, num_selected: int) -> None:
 def set_energy(index: Array, weight: Array, clients: Array, available: Array) -> Array:
     """Compute the energy of a set, or return -inf if no member is available.
 
-    Unavailable members do not affect the energy. ``clients`` must be ascending to make the
-    energies of equal sets bitwise equal.
+    Unavailable members do not affect the energy. ``clients`` must be in ascending order, because a
+    float sum depends on the order of its terms.
     """
     counted = available[clients]
     slowest = jnp.min(jnp.where(counted, index[clients], jnp.inf))
@@ -92,9 +92,9 @@ def ordered(value: Array, available: Array, key: Array | None) -> Array:
 
 
 def _falling(value: Array, available: Array) -> Array:
-    """Map larger floats to smaller integers. On CPUs, XLA sorts integers twice as fast as floats.
+    """Map floats to integers that sort in reverse order, with unavailable clients last.
 
-    Only unavailable clients map to the largest integer, so they come last.
+    On CPUs, XLA sorts integers twice as fast as floats.
     """
     width = jnp.finfo(value.dtype).bits
     bits = lax.bitcast_convert_type(jnp.where(value == 0, 0.0, -value), f"uint{width}")

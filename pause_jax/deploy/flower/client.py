@@ -301,11 +301,7 @@ class PrivateRelease:
         return Message(RecordDict(records), reply_to=message)
 
     def ledger(self, context: Context) -> Ledger:
-        """Return the ledger of the client whose context is ``context``.
-
-        Raises:
-          ConfigError: if the ledger is invalid, or the node's config lacks a key in the path.
-        """
+        """Return the client's ledger, or raise ConfigError if the path or the ledger is invalid."""
         try:
             path = self._path.format_map(context.node_config)
         except (KeyError, IndexError, ValueError) as error:

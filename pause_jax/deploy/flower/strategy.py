@@ -98,11 +98,11 @@ class PauseStrategy(Strategy):
     In each round, the connected nodes are the available clients. The new model is the average of
     the returned models, weighted by the policy. A client fails if it answers with an error, with
     invalid arrays or metrics, or too late. A client that reports a spent budget is not chosen
-    again. If a policy queries clients, pass each client app to :func:`answer` beforehand. A policy
-    that reads losses needs the ``loss`` metric, and can use ``square-loss`` (default: the
-    square of ``loss``). ``config.learning`` determines only data sizes, local work and update
-    sizes. The fields ``availability``, ``availability_trace``, ``max_seconds``, ``deadline``,
-    ``wait_for``, ``dropout``, ``stale_updates`` and ``when_spent`` are ignored.
+    again. If the policy queries clients, call :func:`answer` on each client app. A policy that
+    reads losses needs the ``loss`` metric, and can use ``square-loss`` (default: the square of
+    ``loss``). ``config.learning`` determines only data sizes, local work and update sizes. The
+    fields ``availability``, ``availability_trace``, ``max_seconds``, ``deadline``, ``wait_for``,
+    ``dropout``, ``stale_updates`` and ``when_spent`` are ignored.
 
     The strategy has no federated evaluation, because the clients' metrics would be sent without
     noise. Evaluate on the server, using the ``evaluate_fn`` argument of ``start``.
@@ -113,7 +113,6 @@ class PauseStrategy(Strategy):
       history: outcome of each round that this object has run.
     """
 
-    # Like Flower's strategies, this class takes its settings as keyword arguments.
     def __init__(
         self,
         config: SimConfig,
@@ -139,14 +138,15 @@ class PauseStrategy(Strategy):
             and ``Traces``.
           data_size: number of samples per client [K], as in ``Selector``.
           update_size: d, number of entries in an update, for a policy that reads updates.
-          seconds: source of latencies, ``stamped`` for times measured by this server
-            (:class:`TimedGrid`), or ``reported`` for each client's ``pause-seconds`` metric, which
-            :class:`PrivateRelease` adds.
+          seconds: ``stamped`` to measure latencies on the server (:class:`TimedGrid`), or
+            ``reported`` to use each reply's ``pause-seconds`` metric, added by
+            :class:`PrivateRelease`.
           timeout_seconds: maximum wait for a round's replies, > 0 and finite. The policy treats the
             timeout as the latency of a client that fails.
           poll_seconds: time between polls for replies, > 0 and finite.
           min_available: number of connected clients that a round waits for (default: cohort size).
-          wait_seconds: time after which a round starts without ``min_available`` clients, >= 0.
+          wait_seconds: maximum wait for ``min_available`` clients before a round starts with fewer,
+            >= 0.
 
         Raises:
           ConfigError: if the config is invalid for a ``Selector``, an argument is out of range, or
@@ -448,10 +448,11 @@ def _append_seconds(path: pathlib.Path, played: Played) -> None:
 def _read(
     content: RecordDict, sent: ArrayRecord, stamped: float | None, *, needs_loss: bool
 ) -> Answer:
-    """Return the answer in a reply, validated against the arrays that were sent.
+    """Convert a client's reply to an ``Answer``, or raise ConfigError if the reply is invalid.
 
-    The latency is ``stamped`` or, if None, the ``pause-seconds`` metric. The ``loss`` metric is
-    required if ``needs_loss`` is True. Raise ConfigError if the reply is invalid.
+    The reply must contain arrays with the same names and shapes as ``sent``. The latency is
+    ``stamped`` or, if None, the ``pause-seconds`` metric. The ``loss`` metric is required if
+    ``needs_loss`` is True.
     """
     _, record = only(content.array_records, "its reply", "ArrayRecord")
     _, metrics = only(content.metric_records, "its reply", "MetricRecord")

@@ -34,7 +34,7 @@ class Plan(NamedTuple):
 
     @property
     def slots(self) -> int:
-        """Number of slots S, enough for C clients in flight and answers from replaced clients."""
+        """Number of slots S: C for clients in flight, the rest for answers of replaced clients."""
         return self.concurrency + self.asked * (self.groups - 1)
 
     @property
@@ -114,7 +114,7 @@ class Step(NamedTuple):
     """Details of a server step, used by recorded quantities.
 
     Attributes:
-      decision: int32, 1-based index of the step's first policy decision in the run.
+      decision: int32, run-wide index (from 1) of the step's first policy decision.
       staleness: int32 [B], see ``Buffer``.
       finish: float [B], answer times, in seconds since the last step.
     """

@@ -1,7 +1,4 @@
-"""Client answers and policy decisions within a server step.
-
-Each iteration of the loop in ``play_events`` handles one decision or answer, without training.
-"""
+"""Client answers and policy decisions within a server step, simulated before training."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ class Events(NamedTuple):
     """State within a server step, after the events processed so far.
 
     Attributes:
-      groups: number of decisions since the first answer in this server step.
+      groups: number of client groups chosen since the first answer in this server step.
       waits: whether the server waits for the next answer before it starts more clients.
       now: seconds since the last server step.
       reported: bool [S], slots whose answer the policy has observed.
@@ -201,7 +198,7 @@ def heard(setup: Setup, before: State, events: Events, buffer: Buffer, trained: 
     new = buffer.slots.answered & ~events.reported[buffer.places]
     missing = new & ~buffer.averaged
     end = jnp.where(events.now > 0, events.now, 1.0)
-    # The policy observes the weights that it chose. Clients must be distinct even in empty slots.
+    # The policy observes the weights that it chose. Even empty slots need distinct client numbers.
     clients = distinct(buffer.slots.client, new, setup.config.num_clients)
     selection = Selection(clients, jnp.where(new, buffer.slots.weight, 0.0))
     observation = Observation(
@@ -220,7 +217,7 @@ def heard(setup: Setup, before: State, events: Events, buffer: Buffer, trained: 
 
 
 def distinct(clients: Array, active: Array, num_clients: int) -> Array:
-    """Replace clients in inactive slots with clients in no active slot, and return int [B]."""
+    """Return distinct clients, int [B], by replacing only the clients in inactive slots."""
     engaged = jnp.where(active, clients, num_clients)
     taken = jnp.zeros(num_clients, bool).at[engaged].set(True, mode="drop")
     others = jnp.nonzero(~taken, size=clients.shape[0], fill_value=0)[0]

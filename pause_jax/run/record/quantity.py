@@ -24,8 +24,8 @@ class Quantity(NamedTuple):
 
     Attributes:
       name: attribute name in a ``Result``, and variable name in a sweep's dataset.
-      value: function that computes the value, from a :class:`Round` if the first dimension is
-        ``round`` (every round) or ``eval_round`` (evaluated rounds), otherwise from a :class:`Run`.
+      value: function that computes the value. Its argument is a :class:`Round` if the first
+        dimension is ``round`` or ``eval_round`` (evaluated rounds), otherwise a :class:`Run`.
       dims: dimension names: ``round``, ``eval_round``, ``client``, ``slot`` or custom names.
       unit: unit of the value, such as ``s`` for seconds, or "" if it has none.
       gap: fill value for rounds that were not simulated, and for padding if a sweep's configs have

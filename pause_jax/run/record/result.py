@@ -128,7 +128,7 @@ def with_metrics(
 
 
 def check_client_scores(quantities: Quantities, learners: Sequence[Learner]) -> None:
-    """Raise ConfigError if a recorded client metric is unknown, or a learner cannot compute it."""
+    """Raise ConfigError if a recorded client metric is unknown or clients lack held-out samples."""
     known = [client_metric(name) for learner in learners for name in learner.metrics]
     for name in (q.name for q in quantities if q == client_score(q.name)):
         if any(learner.evaluate_clients is None for learner in learners):

@@ -55,11 +55,11 @@ def evaluated_at(config: SimConfig, played: Any) -> Any:
 
 
 def advanced(clock: Array, rest: Array, seconds: Array) -> tuple[Array, Array]:
-    """Advance the clock by ``seconds``, up to ``LONGEST``, and return (clock, rounding error)."""
+    """Advance a clock by ``seconds``, cap it at ``LONGEST``, and return (clock, rounding error)."""
     clock, rest = add(clock, rest, jnp.minimum(seconds, LONGEST))
     return jnp.minimum(clock, LONGEST), jnp.where(clock < LONGEST, rest, 0.0)
 
 
 def has_ended(config: SimConfig, clock: Array) -> Array:
-    """Return whether ``clock`` has reached ``max_seconds``, a bool scalar."""
+    """Return whether ``clock`` has reached ``max_seconds``."""
     return jnp.asarray(False) if config.max_seconds is None else clock >= config.max_seconds

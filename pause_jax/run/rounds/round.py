@@ -144,7 +144,7 @@ def select(
 
 
 class Arrival(NamedTuple):
-    """End of a round, and the updates that arrived by then.
+    """Duration of a round, and the updates that arrived by its end.
 
     Attributes:
       seconds: scalar, duration of the round in seconds.
@@ -168,11 +168,7 @@ def close_round(
     round_keys: keys.RoundKeys,
     round: Array,
 ) -> Arrival:
-    """Determine the end of a round and the updates that arrive by then.
-
-    ``seconds`` includes the query time. If no client is chosen and the config has an
-    availability trace, the server waits ``trace.recheck`` seconds.
-    """
+    """Determine a round's duration (including the query) and the updates that arrive by its end."""
     clients = selection.clients
     active = selection.active
     sends_nothing = conditions.dropped[clients]

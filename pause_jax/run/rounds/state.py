@@ -25,7 +25,7 @@ from pause_jax.world.latency import Work
 
 
 class Health(NamedTuple):
-    """First round with each problem (0 if none), and the rules broken in round ``first_broken``."""
+    """First round with a non-finite model, first round with broken rules, and their bit mask."""
 
     first_nonfinite: Int[Array, ""]
     first_broken: Int[Array, ""]
@@ -33,7 +33,7 @@ class Health(NamedTuple):
 
 
 def healthy() -> Health:
-    """Return a health record without problems (all fields are 0)."""
+    """Return a health record that reports no problems (all fields are 0)."""
     return Health(*(jnp.zeros((), jnp.int32) for _ in Health._fields))
 
 

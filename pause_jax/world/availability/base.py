@@ -116,19 +116,19 @@ class Phones(AvailabilityTrace):
     The fraction of time for which phone k is connected is the frac(k * sqrt(2)) quantile of an
     exponential distribution with mean ``share``. This fraction is multiplied by a daily factor that
     varies from 1 - ``swing`` to 1 + ``swing`` (at ``peak``). The product is capped at 0.999.
-    The mean duration of a connection, ``stretch``, does not depend on the duration of rounds.
+    Runs start at midnight.
 
     The defaults are fitted to ``data/cached_timers.json`` of github.com/Carkham/FLHetBench. The
-    file lists 1,000 users from FLASH (Yang et al., WWW 2021), 710 of whom were observed for a day
-    to a week. A phone is considered connected while idle, charging and on Wi-Fi. In the data, the
-    0.25, 0.5, 0.75, 0.9 and 0.95 quantiles of the fraction are 0.013, 0.055, 0.131, 0.255 and 0.324
-    (in this model, 0.027, 0.066, 0.132, 0.219 and 0.285).
+    file lists 1,000 users from FLASH (Yang et al., WWW 2021), 710 of whom were observed for one to
+    seven days. A phone is considered connected while idle, charging and on Wi-Fi. The 0.25, 0.5,
+    0.75, 0.9 and 0.95 quantiles of the fraction are 0.013, 0.055, 0.131, 0.255 and 0.324 in the
+    data (0.027, 0.066, 0.132, 0.219 and 0.285 in this model).
 
     Attributes:
       share: mean fraction of time for which a phone is connected.
       stretch: mean duration of a connection, in seconds.
       swing: relative amplitude of the daily variation in the fraction of connected phones.
-      peak: time of day with the most connected phones, in seconds after midnight (start of a run).
+      peak: time of day with the most connected phones, in seconds after midnight.
     """
 
     name: ClassVar[str] = "phones"
@@ -155,7 +155,7 @@ class Phones(AvailabilityTrace):
         return self._chance(jnp.ones(num_clients), clock + ahead, ahead, num_clients)
 
     def _chance(self, before: Array, clock: Array, since: Array, num_clients: int) -> Array:
-        """Return P(connected), float [K], if the state ``since`` seconds earlier was ``before``."""
+        """Return P(connected at ``clock`` | state ``before`` at ``clock - since``), float [K]."""
         share = self._share(clock, num_clients)
         # The relaxation rate is the disconnection rate (1 / stretch) plus the connection rate.
         remembered = jnp.exp(-since / (self.stretch * (1 - share)))

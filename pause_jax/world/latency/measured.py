@@ -94,7 +94,7 @@ def _entries(
 
 
 def _entry(header: list[str], row: list[str]) -> dict[str, Any]:
-    """Return a valid line's values by column (NaN for empty seconds), or raise ValueError."""
+    """Parse a line into a dict, with NaN for an empty ``seconds`` cell, or raise ValueError."""
     try:
         values = dict(zip(header, row, strict=True))
         client = values.pop("client")

@@ -27,8 +27,8 @@ COLUMNS = (
 _BUNDLED = {"": "devices.csv", "phones": "phones.csv"}
 # Fields of ``Work``, in the column order of ``_Devices.median``.
 _AMOUNTS = ("samples", "download_bytes", "upload_bytes")
-# Gauss-Legendre rules for the three latency components, from least to most variable. All apply
-# above the kink at tau_min, the first two also below it. Errors are < 1e-5 for spreads <= 1.
+# Gauss-Legendre rules for the three latency components, from least to most variable. Only the
+# first two rules apply below the kink at tau_min. Errors are < 1e-5 for spreads <= 1.
 _LEAST, _MIDDLE, _MOST = (np.polynomial.legendre.leggauss(n) for n in (12, 14, 16))
 # Maximum spread (standard deviation of a value's logarithm). Spreads >= 16 may overflow.
 _MOST_SPREAD = 10.0
@@ -41,7 +41,7 @@ _TOGETHER = 128
 class _Devices(NamedTuple):
     """Columns of a device table with D rows."""
 
-    share: NDArray[np.float64] | None  # [D], share of clients (None if row k is client k)
+    share: NDArray[np.float64] | None  # [D], relative shares (None if row k is client k)
     # [D, 3], median times in seconds: per sample, per downloaded byte and per uploaded byte.
     median: NDArray[np.float64]
     spread: NDArray[np.float64]  # [D, 3], standard deviations of the logarithms
@@ -60,9 +60,9 @@ class Network(Latency):
     the device's medians. Devices are listed in a CSV file with the columns ``device, share,
     sample_seconds, sample_spread, download_mbit, download_spread, upload_mbit, upload_spread``.
     Medians are in seconds per sample or Mbit/s, and spreads are standard deviations of natural
-    logarithms. Each device is assigned to its ``share`` of the clients, spread evenly over the
-    client numbers. Without a ``share`` column, row k describes client k. ``tools/devices.py``
-    creates the two bundled tables, a synthetic one and ``phones``, which is fitted to measurements.
+    logarithms. Each device is assigned to evenly spread client numbers, in proportion to its
+    ``share``. Without a ``share`` column, row k describes client k. ``tools/devices.py`` creates
+    the two bundled tables, a synthetic one and ``phones``, which is fitted to measurements.
 
     Attributes:
       download_bytes, upload_bytes: bytes that a client receives (model) and sends (update), or
@@ -154,7 +154,7 @@ class Network(Latency):
         for name, amount in amounts.items():
             if amount is None:
                 raise ConfigError(
-                    f"latency.{name} = None: the default is known only in a run. Set "
+                    f"latency.{name} = None: the default is determined by the run. Set "
                     f"latency.{name} to use the latency model outside a run."
                 )
         place = np.arange(num_clients)
@@ -174,7 +174,7 @@ class Network(Latency):
         """Return E[of(spent, median, spread)], float [K].
 
         ``spent`` is the sum of the two least variable latency components, in seconds. ``of``
-        returns the mean over the most variable component. Integrals are split at tau_min.
+        computes the expectation over the most variable component. Integrals are split at tau_min.
         """
 
         def split(

@@ -31,13 +31,13 @@ class NormalLatency(Latency):
     """Latency = max(tau_min, Normal(mean_k, std)), with means defined by a subclass.
 
     Attributes:
-      std: standard deviation in seconds, before the lower bound tau_min applies.
+      std: standard deviation of the latency before clipping at tau_min, in seconds.
     """
 
     std: float = number(default=0.05, above=0)
 
     def mean(self, num_clients: int) -> Array:
-        """Return the mean before the lower bound tau_min applies, float [K], in seconds."""
+        """Return the mean latency before clipping at tau_min, in seconds, float [K]."""
         raise NotImplementedError
 
     def sample(self, key: Array, num_clients: int) -> Array:
@@ -45,7 +45,7 @@ class NormalLatency(Latency):
         return jnp.maximum(self.min_latency, self.mean(num_clients) + self.std * noise)
 
     def expected_speed(self, num_clients: int) -> Array:
-        # The point mass at tau_min has speed 1. Quadrature covers the density above tau_min.
+        # Latencies clipped to tau_min have speed 1. Quadrature covers the density above tau_min.
         mean = self.mean(num_clients)
         low = jnp.maximum(self.min_latency, mean - REACH * self.std)
         high = jnp.maximum(self.min_latency, mean + REACH * self.std)
@@ -122,7 +122,7 @@ class SpeedNormal(Latency):
     """
 
     name: ClassVar[str] = "speed_normal"
-    summary: ClassVar[str] = "normally distributed speed, minimum latency for negative draws (BSFL)"
+    summary: ClassVar[str] = "normally distributed speed, with minimum latency for draws < 0 (BSFL)"
 
     min_latency: float = number(default=0.05, above=0, at_most=1)
     std: float = number(default=0.1, above=0)
@@ -157,7 +157,7 @@ class SpeedNormal(Latency):
         inside = jnp.sum(weight * density * self.min_latency / speed, axis=1)
         slow_atom = norm.cdf((self.min_latency - mean) / self.std)
         fast_atom = norm.sf((1.0 - mean) / self.std)
-        # Correct ``slow_atom``, which counts the latency of negative draws as 1 s, not tau_min.
+        # Correct ``slow_atom``, which assigns negative draws a latency of 1 s instead of tau_min.
         negative = (1.0 - self.min_latency) * norm.cdf(-mean / self.std)
         return slow_atom + fast_atom * self.min_latency + inside - negative
 
@@ -184,8 +184,8 @@ class LogNormal(SpacedLatency):
     """Latency = max(tau_min, scale_k e^(sigma N)), N ~ Normal(0, 1), with median ``scale_k``.
 
     Attributes:
-      sigma: standard deviation of ln(latency) before the lower bound tau_min applies. A value of
-        0.5 corresponds to a coefficient of variation of 0.53.
+      sigma: standard deviation of ln(latency) before clipping at tau_min. A value of 0.5
+        corresponds to a coefficient of variation of 0.53.
     """
 
     name: ClassVar[str] = "lognormal"
@@ -242,7 +242,7 @@ class Switching(LogNormal):
         return builtins.round(num_clients / 2)
 
     def _moved(self, round: Array, num_clients: int) -> Array:
-        """Return s, where client k in round t behaves as client k + s (mod K) does in round 1."""
+        """Return the shift s in round t: client k has the initial role of client k + s (mod K)."""
         return ((round - 1) // self.period * self._step(num_clients)) % num_clients
 
     def _over_time(self, values: Array) -> Array:
@@ -262,9 +262,9 @@ class Switching(LogNormal):
 class ShiftedExponential(SpacedLatency):
     """Latency = max(tau_min, scale_k (1 + straggling E)), E ~ Exp(1).
 
-    ``scale_k`` is the client's minimum latency before the lower bound tau_min applies. The mean
-    straggling delay is proportional to ``scale_k``, as in the standard straggler model (Lee et al.
-    2018, "Speeding up distributed machine learning using codes").
+    ``scale_k`` is the client's minimum latency before clipping at tau_min. The mean straggling
+    delay is proportional to ``scale_k``, as in the standard straggler model (Lee et al. 2018,
+    "Speeding up distributed machine learning using codes").
 
     Attributes:
       straggling: mean of the exponential delay, as a multiple of ``scale_k``.

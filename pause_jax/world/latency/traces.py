@@ -57,12 +57,12 @@ class Traces(Latency):
     means over all measurements and waiting times. Use :meth:`of` for arrays.
 
     Attributes:
-      order: rule for choosing each round's measurement (static). ``drawn`` draws uniformly and
-        independently in each round. ``played`` replays the rounds of a file with a ``round``
-        column, starting with the first. A client without a line for a round repeats its previous
-        measurement, or its first measurement if there is no previous one. Without a ``round``
-        column, round t replays the client's t-th measurement. The replay restarts after the last
-        entry. The genie knows replayed latencies.
+      order: rule for choosing each round's measurement (static). ``drawn`` draws a measurement
+        uniformly and independently in each round. ``played`` replays the rounds of a file with a
+        ``round`` column, starting with the first. A client without a line for a round repeats its
+        previous measurement, or its first measurement if there is no previous one. Without a
+        ``round`` column, round t replays the client's t-th measurement. The replay restarts after
+        the last entry. The genie knows replayed latencies.
       path: file path, absolute or relative to the working directory (static).
       digest: SHA-256 of the measurements, recorded in results and filled in when a run starts. A
         file with a different digest is rejected (static).
@@ -150,7 +150,7 @@ class Traces(Latency):
         return first + jax.random.randint(key, (num_clients,), 0, size)
 
     def _played(self, round: Array, num_clients: int) -> Array:
-        """Return the index of each client's entry for round t in ``as_measured``, int [K]."""
+        """Return each client's index into ``as_measured`` for round t, int [K]."""
         table = self._measured
         size = jnp.asarray(table.size[:num_clients])
         return jnp.asarray(table.first[:num_clients]) + (round - 1) % size
@@ -189,7 +189,7 @@ class Traces(Latency):
         return self.min_latency * cut + rest
 
     def _cut(self, num_clients: int, sums: NDArray[np.float64]) -> tuple[Array, Array]:
-        """Return (share of entries < tau_min, other entries' contribution to a mean), [K] each."""
+        """Return (share of entries < tau_min, partial mean over the other entries), [K] each."""
         table = self._measured
         seconds, first = jnp.asarray(table.seconds), jnp.asarray(table.first[:num_clients])
         size = jnp.asarray(table.size[:num_clients])
@@ -207,7 +207,7 @@ class Traces(Latency):
 def _table(
     client: NDArray[np.int64], seconds: NDArray[np.float64], ids: tuple[str, ...] = ()
 ) -> _Table:
-    """Build a table from client numbers and seconds (NaN for drop-outs) in measurement order."""
+    """Build a table from client numbers and latencies (NaN for drop-outs) in measurement order."""
     order, size = np.argsort(client, kind="stable"), np.bincount(client)
     first = np.cumsum(size) - size
     then = np.isnan(seconds[order])
