@@ -50,7 +50,7 @@ Load = Annotated[
         help="Python file with custom classes, e.g. policies. May be repeated.",
     ),
 ]
-# JAX uses 32 bits of a seed, so a larger seed would repeat the results of a smaller one.
+# JAX ignores higher bits, so a seed of 2**32 or more would repeat the results of a smaller seed.
 Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed.")]
 Target = Annotated[
     float, typer.Option(help="Target test accuracy for the reported time to accuracy.")

@@ -227,7 +227,7 @@ def form(x: Any) -> tuple[tuple[int, ...], Any]:
 def as_array(name: str, values: Any) -> NDArray[Any]:
     """Convert ``values`` to an array, or raise ConfigError for ragged rows, masks or dates."""
     if np.ma.is_masked(values):
-        raise ConfigError(f"{name}: has masked entries. Fill the entries or remove their samples.")
+        raise ConfigError(f"{name}: has masked entries. Fill them in, or remove these samples.")
     try:
         array = np.asarray(values)
     except ValueError as error:

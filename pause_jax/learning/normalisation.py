@@ -127,7 +127,7 @@ def _backward(pool: Pool, kept: Any, gradients: tuple[Array, Array, Array]) -> A
     plain = jnp.sum(d, places)
     along = jnp.sum(d * centred, places) * root
     everywhere = jnp.ones_like(weight)
-    # Gradients through the mean (shift) and the variance (stretch) of each pool.
+    # ``shift`` and ``stretch`` are the gradients through each pool's mean and variance.
     shift = pool.total(plain * scale[None], everywhere) * root / count
     stretch = pool.total(along * scale[None], everywhere) * root * root / count
     entered = weight[:, None]

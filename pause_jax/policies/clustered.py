@@ -289,7 +289,7 @@ def draw_in_clusters(
 ) -> Float[Array, " K"]:
     """Draw clients, and return ranks, float [K], from ``count`` (drawn first) to 0 (not drawn).
 
-    Draws follow :class:`HicsFl`, with clients in ``among`` and cluster weights exp(``taste``).
+    Clients are drawn as in :class:`HicsFl`, from ``among`` and with cluster weights exp(``taste``).
     """
     order_key, draw_key = jax.random.split(key)
     order = jax.random.permutation(order_key, label.shape[0])

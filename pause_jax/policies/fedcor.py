@@ -38,7 +38,7 @@ class FedCorState(NamedTuple):
     observed: Bool[Array, "window K"]
     when: Int[Array, " window"]
     embedding: Float[Array, "F K"]  # X, with Sigma = X^T X + NOISE^2 I
-    taken: Float[Array, " K"]  # how often each client was chosen greedily since the last fit
+    taken: Float[Array, " K"]  # number of greedy selections of each client since the last fit
 
 
 class FedCor(PolicyConfig):

@@ -112,7 +112,7 @@ def verify(
 
     Returns:
       One row per run. The columns are the policy, the fleet, the seed, the stored and the replayed
-      ``late`` accuracy in %, and whether all scores of the run are equal.
+      ``late`` accuracy in %, and whether all replayed scores equal the stored ones.
 
     Raises:
       ConfigError: as for :func:`gauntlet`.

@@ -144,8 +144,8 @@ def _picture(
 ) -> Picture:
     """Build a chart of curves with axis ``labels``.
 
-    ``rule`` is the label and height of a horizontal line. ``log`` is the type of the vertical scale
-    ("" for linear). ``numbers`` is the title and the values of an extra tooltip entry.
+    ``rule`` contains the label and height of a horizontal line. ``log`` names a logarithmic
+    vertical scale, or is "" for a linear scale. ``numbers`` contains an extra tooltip's title and values.
     """
     known = {name: style for name, style in styles(result.config.values).items() if name in curves}
     places = {name: place for place, name in enumerate(known)}

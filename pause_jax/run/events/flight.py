@@ -184,7 +184,7 @@ def paced_step(config: SimConfig, flight: Flight, slots: Slots, now: Array) -> A
 
 
 class Buffer(NamedTuple):
-    """Answers since the last server step, including those without an update.
+    """Slots that answered since the last server step, including those without an update.
 
     Attributes:
       places: int32 [B], answered slots in ascending order, padded with slots that hold no answer.

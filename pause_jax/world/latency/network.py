@@ -171,7 +171,7 @@ class Network(Latency):
         return jnp.clip(jnp.log(left) / jnp.maximum(spread, 1e-6), -_REACH, _REACH)
 
     def _expectation(self, of: Callable[[Array, Array, Array], Array], num_clients: int) -> Array:
-        """Return E[of(spent, median, spread)], float [K].
+        """Return each client's expected value of ``of(spent, median, spread)``, float [K].
 
         ``spent`` is the sum of the two least variable latency components, in seconds. ``of``
         computes the expectation over the most variable component. Integrals are split at tau_min.
