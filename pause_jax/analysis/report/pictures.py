@@ -145,7 +145,8 @@ def _picture(
     """Build a chart of curves with axis ``labels``.
 
     ``rule`` contains the label and height of a horizontal line. ``log`` names a logarithmic
-    vertical scale, or is "" for a linear scale. ``numbers`` contains an extra tooltip's title and values.
+    vertical scale, or is "" for a linear scale. ``numbers`` contains the title and the values of
+    an extra tooltip entry.
     """
     known = {name: style for name, style in styles(result.config.values).items() if name in curves}
     places = {name: place for place, name in enumerate(known)}
