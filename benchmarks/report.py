@@ -115,7 +115,7 @@ def training(workload: str, measured: Mapping[str, Measured], missing: Mapping[s
     rate = measured.get(MATMUL_NAME)
     if rate and rate.values:
         gflops = statistics.median(rate.values) / 1e9
-        sizes = "float32; best of n x n matrices with n = 512, 1024 and 2048"
+        sizes = "n x n matrices in float32; highest rate over n = 512, 1024 and 2048"
         notes.append(f"Matrix product: {gflops:.0f} GFLOP/s ({sizes}).")
     title = f"### {workload}: {WORKLOADS[workload].summary}"
     return "\n".join([title, "", *table(head, rows), *[f"- {note}" for note in notes]])

@@ -41,10 +41,10 @@ if _jax == "0.10.2" or _jax.startswith("0.11."):
         stacklevel=2,
     )
 
-# On CPUs, JAX 0.10.0 and 0.10.1 return wrong maxima, minima and means of matrix-vector products
-# with inner dimension 3, in a vmap over more than 32,768 clients (tests/support/canaries.py). This
-# flag disables the faulty kernels. XLA reads it when JAX initializes its devices. Later changes
-# to the number of devices raise an error, which the code below uses to detect a late import.
+# On CPUs, JAX 0.10.0 and 0.10.1 compute wrong sums, means, maxima and minima of matrix-vector
+# products with inner dimension 3 when vmapped over more than 32,768 clients
+# (tests/support/canaries.py). This flag disables the faulty kernels. XLA reads it when JAX
+# initializes its devices. Changing the number of devices then fails, which reveals a late import.
 _KERNELS = "--xla_cpu_experimental_ynn_fusion_type="
 _flags = os.environ.get("XLA_FLAGS", "")
 if _jax in ("0.10.0", "0.10.1") and _KERNELS not in _flags:
@@ -58,8 +58,8 @@ if _jax in ("0.10.0", "0.10.1") and _KERNELS not in _flags:
             jax.config.update("jax_num_cpu_devices", _number)
         except RuntimeError:
             warnings.warn(
-                f"JAX {_jax} was initialized before pause_jax was imported, so some "
-                "maxima, minima and means are wrong on CPUs. Import pause_jax first, or set "
+                f"JAX {_jax} was initialized before pause_jax was imported, so some sums, means, "
+                "maxima and minima are wrong on CPUs. Import pause_jax first, or set "
                 f"XLA_FLAGS={_KERNELS}",
                 stacklevel=2,
             )

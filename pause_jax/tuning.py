@@ -1,4 +1,4 @@
-"""Search for config values that optimize an objective.
+"""Search for config values that minimise or maximise an objective.
 
 Optuna (the ``tune`` extra) proposes and stores trials. Each generation of trials runs as one
 ``sweep``. All generations use the same seeds. The best trials are rerun with fresh seeds, because
@@ -90,9 +90,9 @@ class Tuned(NamedTuple):
     Attributes:
       best: config with the lowest ``badness`` over the fresh seeds. The initial config wins ties.
       trials: one row per trial, with a column per axis and the columns of :func:`summarise`.
-      finalists: table like ``trials`` for the runs with fresh seeds. The first rows are the best
-        trials in order of search rank, and the last row is the initial config. ``searched``
-        is the mean score in the search. ``change`` and ``change_error`` are the mean and standard
+      finalists: table of the runs with fresh seeds, in the format of ``trials``. The best trials
+        come first, by search rank, and the initial config comes last. ``searched`` is the mean
+        score over the search seeds. ``change`` and ``change_error`` are the mean and standard
         error of the difference from the initial config, or NaN if a seed has no score.
       chosen: row number of ``best`` in ``finalists``.
     """
@@ -122,7 +122,7 @@ def tune(
     Args:
       config: initial config, which competes with the best trials in the final comparison.
       axes: Optuna distribution of each field, keyed by dotted path (see :func:`axis_of`).
-      objective: score to optimize (see :func:`objective_of`).
+      objective: score to minimise or maximise (see :func:`objective_of`).
       key: PRNG key from which the search seeds, fresh seeds and proposals are derived.
       budget: number of trials, rounded up to a multiple of ``width``.
       seeds: number of seeds per trial. Finalists use ``max(2, width * seeds // 4)`` fresh seeds.
@@ -130,7 +130,7 @@ def tune(
       sampler: name in ``SAMPLERS`` (default: a multivariate ``TPESampler``).
       storage: file or database URL of Optuna's storage (default: in memory). A search with the same
         config, data, axes, objective, seeds and key resumes from the storage. A finished search
-        is not rerun. Processes that share a search run different generations.
+        is not rerun. If processes share a search, they run different generations.
       data: data set, as in ``sweep``.
       progress: whether to show a progress bar for each generation.
 

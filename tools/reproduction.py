@@ -95,16 +95,16 @@ HEAD = """# Reproduction
 
 Every figure and table with results in the two papers has an experiment in a subfolder of
 `experiments/`. The subfolder contains a README, plots, the output (`output.txt`) and a verdict on
-each claim (`verdicts.jsonl`). `make experiment NAME=folder` runs the experiment. Image experiments
-also need `DATA_DIR=folder`, where the folder contains data sets prepared by tensorflow-datasets. To
-resume an interrupted experiment, run the same command again. Unless noted otherwise, times are for
-2 CPU cores.
+each claim (`verdicts.jsonl`). `make experiment NAME=SUBFOLDER` runs the experiment. Image
+experiments also need `DATA_DIR=FOLDER`, where `FOLDER` contains data sets prepared by
+tensorflow-datasets. To resume an interrupted experiment, run the same command again. Unless noted
+otherwise, times are for 2 CPU cores.
 
 One rule (`experiments/common/claims.py`) determines all verdicts. Each figure's program lists the
 claims about the figure, with bounds and targets that do not depend on the runs. All intervals for a
 figure hold jointly with 95 % confidence (Bonferroni correction over the claims). We wrote the rule
-after most of the runs. We therefore already knew the results of these runs when we chose the bounds
-that the papers do not state.
+after most of the runs had finished. We therefore already knew the results of these runs when we
+chose the bounds that the papers do not state.
 
 - **confirmed**: every value in the interval satisfies the claim. **refuted**: no value in the
   interval satisfies the claim.

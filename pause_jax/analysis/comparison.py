@@ -29,7 +29,7 @@ class Aim(NamedTuple):
     noun: str  # noun phrase for the values, e.g. "simulated time"
     better: str  # comparative for a better value, e.g. "sooner"
     worse: str  # comparative for a worse value
-    missing: str  # verb phrase for a config that lacks a value in at least one seed
+    missing: str  # verb phrase for a config that lacks a value for at least one seed
     unit: str = ""  # suffix of each value
     digits: int = 1  # decimal places
 
@@ -42,7 +42,7 @@ class Difference(NamedTuple):
       low, high: endpoints of the confidence interval, or NaN if there are fewer than two pairs.
       needed: estimated number of seeds required for a significant difference
         (:func:`seeds_needed`), or NaN if there are fewer than two pairs.
-      pairs: number of seeds in which both configs have a value.
+      pairs: number of seeds for which both configs have a value.
       seeds: total number of seeds.
     """
 
@@ -78,8 +78,8 @@ def compare(result: xr.Dataset, target: float, against: str | None = None) -> Co
     Args:
       result: data set from ``sweep``, in which all configs use the same random keys.
       target: target test accuracy for the time-to-target criterion, in (0, 1].
-      against: reference config. The default is the best candidate by the first criterion for
-        which any candidate has a value for every seed. Candidates are configs whose
+      against: reference config. The default is the best candidate under the first criterion for
+        which at least one candidate has values for all seeds. Candidates are configs whose
         epsilon covers everything clients send except data sizes, or all configs if none qualify.
 
     Returns:
@@ -167,10 +167,10 @@ def seeds_needed(distance: float, spread: float, level: float, seeds: int) -> fl
       distance: measured distance between the mean and the bound, treated as the true distance.
       spread: measured standard deviation over seeds, treated as the true standard deviation.
       level: probability that an interval misses the true mean.
-      seeds: minimum number to return, at least 2.
+      seeds: lower limit on the number of seeds returned; must be >= 2.
 
     Returns:
-      Number of seeds, or infinity if it would exceed about a million.
+      Number of seeds required, or infinity if more than about a million are required.
     """
     from scipy import special
 
@@ -200,7 +200,7 @@ def listed(names: Iterable[str], number: int = 4, word: str = "and") -> str:
 def _aims(result: xr.Dataset, target: float) -> tuple[Aim, ...]:
     """Return the criteria that the recorded metrics support, in order of priority."""
     goal = f"{100 * target:g} %"
-    not_finite = "broke a contract or ended with a non-finite model in at least one seed"
+    not_finite = "broke a contract or ended with a non-finite model for at least one seed"
     to_target = Aim(
         title=f"s to {goal}",
         values=metrics.time_to_accuracy(result, target),
@@ -208,7 +208,7 @@ def _aims(result: xr.Dataset, target: float) -> tuple[Aim, ...]:
         noun=f"time to {goal} test accuracy",
         better="sooner",
         worse="later",
-        missing=f"missed {goal} in at least one seed",
+        missing=f"missed {goal} for at least one seed",
         unit=" s",
     )
     accuracy = Aim(
@@ -228,7 +228,7 @@ def _aims(result: xr.Dataset, target: float) -> tuple[Aim, ...]:
         noun="regret",
         better="lower",
         worse="higher",
-        missing="broke a contract or recorded no regret in at least one seed",
+        missing="broke a contract or recorded no regret for at least one seed",
     )
     loss = regret._replace(
         title="final loss",
@@ -243,7 +243,7 @@ def _aims(result: xr.Dataset, target: float) -> tuple[Aim, ...]:
         noun="simulated time",
         better="shorter",
         worse="longer",
-        missing="broke a contract in at least one seed",
+        missing="broke a contract for at least one seed",
     )
     goals: tuple[Aim, ...] = (seconds,)
     if np.isfinite(result.test_accuracy).any():
@@ -266,7 +266,7 @@ def _best(goals: Sequence[Aim], candidates: list[str]) -> str:
 
 
 def _means(goal: Aim) -> str:
-    """List the means, best first, then the configs that lack a value in at least one seed."""
+    """List the means, best first, then the configs that lack a value for at least one seed."""
     means = goal.sign * goal.values.mean("seed", skipna=False)
     known = means.config.values[means.notnull()]
     order = sorted(known, key=lambda name: -float(means.sel(config=name)))
@@ -275,7 +275,7 @@ def _means(goal: Aim) -> str:
         for name in order
     ]
     seeds = goal.values.sizes["seed"]
-    start = f"Mean {goal.noun} over {seeds} seeds" if seeds > 1 else f"{goal.noun} in one seed"
+    start = f"Mean {goal.noun} over {seeds} seeds" if seeds > 1 else f"{goal.noun} with one seed"
     text = f"{start[0].upper()}{start[1:]}: {listed(each)}"
     if missing := [quoted(str(name)) for name in means.config.values if name not in order]:
         text += f"; {listed(missing)} {goal.missing}"

@@ -1,4 +1,4 @@
-"""Mean curves of configs with standard errors, and plot styles for figures and reports."""
+"""Mean curves and standard errors per config, and plot styles for figures and reports."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _by_config(*each: xr.DataArray) -> dict[str, Curve]:
 
 
 def starts_at_zero(curves: dict[str, Curve]) -> bool:
-    """Return whether the y-axis should start at 0, judging by the range of the curves' means."""
+    """Return whether the y-axis should start at 0, given the range of the curves' means."""
     means = [curve.mean[np.isfinite(curve.mean)] for curve in curves.values()]
     values = np.concatenate([*means, np.zeros(0)])
     if not values.size:

@@ -209,7 +209,7 @@ def _squares(rows: list[Floats]) -> Floats:
 
 
 def _gaussian(size: Floats, squares: Floats) -> Floats:
-    """Return each client's log likelihood [C] under a normal law, with the mean integrated out."""
+    """Return each client's Gaussian log-likelihood [C], with the mean integrated out."""
     variance = squares.sum() / (size - 1).sum()
     common = (size - 1) * math.log(2 * math.pi * variance)
     return np.asarray(-0.5 * (common + np.log(size) + squares / variance))

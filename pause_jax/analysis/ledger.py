@@ -42,7 +42,7 @@ class Ledger(NamedTuple):
       delta: delta at which ``tight`` and ``tight_at_most`` hold.
       participations: int, number of rounds in which the client took part.
       releases: int, number of messages that depend on the client's data: updates (until the budget
-        is spent) and un-noised answers to queries.
+        is spent) and answers to queries, which are sent without noise.
       budget: float, eps_bar, the client's total budget per ``unit``, or infinity if unlimited.
       spent: float, sum of the epsilons of the client's updates (basic composition), per ``unit``.
       whole_update: float, total epsilon of an update's d coordinates: d * ``spent`` if ``unit`` is
@@ -58,7 +58,7 @@ class Ledger(NamedTuple):
       unnoised: names of the quantities that clients sent without noise.
       client_ids: ids of clients 0, ..., K - 1; empty if clients are numbered 0, 1, ...
       overlaps: whether rounds overlap. If rounds overlap, each server step counts as a round. A
-        release is charged when its client starts. A client starts at most once per server step.
+        release is charged when its client starts training (at most once per server step).
     """
 
     mechanism: str
@@ -82,7 +82,7 @@ class Ledger(NamedTuple):
 
     @property
     def warning(self) -> str:
-        """Warning if clients send un-noised values other than data sizes, else an empty string.
+        """Warning if values other than data sizes are sent without noise, else an empty string.
 
         Print the warning next to every whole-update epsilon. Data sizes are considered public.
         """
@@ -305,8 +305,8 @@ def _laplace(loss: LaplaceLoss, delta: float) -> float:
     """Compose privacy loss distributions of ``LaplaceDpEvent(1 / eps_i)`` under ADD_OR_REMOVE_ONE.
 
     Returns the smaller of dp-accounting's upper estimate (Koskela, Jalko and Honkela 2020) and the
-    plain sum. Any two inputs are neighbours (replace-one). The noise scale already contains the
-    full distance between two inputs (Delta or 2C), so no factor of 2 is added.
+    plain sum. Any two inputs are neighbours (replace-one). The noise scale already accounts for
+    the full distance between two inputs (Delta or 2C), so no factor of 2 is needed.
     """
     epsilon = np.asarray(loss.epsilon)
     basic = float(epsilon.sum(dtype=float))

@@ -57,7 +57,7 @@ def caption(books: dict[str, Ledger]) -> str:
     """Return a caption that explains the table's columns."""
     delta = next(iter(books.values())).delta
     return (
-        "Largest value of any client, over all seeds. basic: sum over the client's releases. If "
+        "Values are maxima over clients and seeds. basic: sum over the client's releases. If "
         "the unit is a coordinate, an update's epsilon is d times this sum. PLD: tight total "
         f"epsilon at delta {delta:g}, if participation does not depend on the data. at most: this "
         "total for a client chosen every round. Report 'at most' if selection depends on releases."

@@ -192,7 +192,7 @@ def _label(axes: Axes) -> None:
 def save_figures(
     result: xr.Dataset, folder: str | pathlib.Path, target: float | None = None
 ) -> list[pathlib.Path]:
-    """Write figures that compare configs, in PNG, PDF and SVG format.
+    """Write PNG, PDF and SVG figures that compare configs.
 
     Each config has the same colour, marker and dashes in all figures (``analysis.curves.styles``).
 

@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 
 
 class Growth(NamedTuple):
-    """Growth of cumulative regret over the last decade of rounds.
+    """Growth of cumulative regret from round T / 10 to the last round, T.
 
     Attributes:
       exponent: slope of ln R against ln n (1 for linear growth, 0 for bounded regret, and close to
@@ -102,7 +102,7 @@ def measure(configs: Mapping[str, SimConfig], keys: Array) -> xr.DataArray:
 
 
 def growth(regret: ArrayLike) -> Growth:
-    """Fit the growth of cumulative regret over the last decade of rounds, n in [T / 10, T].
+    """Fit the growth of cumulative regret over the rounds n in [T / 10, T].
 
     The exponent is fitted per seed, at up to 50 rounds equally spaced in ln n. The error of the
     exponent is the standard error over seeds, because points along a curve are strongly correlated.
@@ -111,7 +111,7 @@ def growth(regret: ArrayLike) -> Growth:
       regret: cumulative regret [seeds, T]. Rounds with NaN for any seed are dropped.
 
     Returns:
-      The fit. All fields are NaN if R(n) <= 0 in any seed at a fitted round (ln R is undefined).
+      The fit. All fields are NaN if R(n) <= 0 for any seed at a fitted round (ln R is undefined).
 
     Raises:
       ValueError: if the array is not two-dimensional or has fewer than 20 rounds.

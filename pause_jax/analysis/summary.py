@@ -30,13 +30,13 @@ def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
       target: accuracy for ``seconds_to_target``, in (0, 1].
 
     Returns:
-      Rows with the keys ``config`` (the label), the dotted paths of differing config fields,
-      ``seeds`` (number of seeds), ``reached`` (number of seeds that reached the target),
-      ``epsilon_unit``, and the numbers of ``rounds`` and of ``empty_rounds`` (rounds without
-      clients), over all seeds. Each metric adds ``<name>`` and ``<name>_se``. If client accuracies
-      were recorded, ``worst_tenth`` is the mean final accuracy of the worst tenth of clients, and
-      ``spread`` is the standard deviation over clients. If any key starts with ``reward``, the
-      rewards differ, so the regrets are not comparable.
+      Rows with the keys ``config`` (the label), ``epsilon_unit`` and the dotted paths of differing
+      config fields. ``seeds`` and ``reached`` are the numbers of all seeds and of seeds that
+      reached the target. ``rounds`` and ``empty_rounds`` are the numbers of all rounds and of
+      rounds without clients, summed over seeds. Each metric adds ``<name>`` and ``<name>_se``. If
+      client accuracies were recorded, ``worst_tenth`` is the mean final accuracy of the worst tenth
+      of clients, and ``spread`` is the standard deviation over clients. If any key starts with
+      ``reward``, the rewards differ, so the regrets are not comparable.
     """
     to_target = metrics.time_to_accuracy(result, target)
     columns = {

@@ -14,7 +14,7 @@ from rich.text import Text
 
 # Minimum width of a label column. Long labels wrap, but numbers never do.
 _LABEL_WIDTH = 12
-# Length up to which words in a prose column never break.
+# Prose columns split only words that are longer than this limit.
 _PROSE_WIDTH = 20
 # Number of spaces between adjacent columns, and total number of spaces at the ends of a row.
 _GAP, _ENDS = 3, 2

@@ -26,7 +26,7 @@ def check_fields(config: Config) -> None:
     """Validate every field of a config tree against its rule.
 
     Raises:
-      ConfigError: if a field violates its rule. Under ``vmap``, one invalid run raises the error.
+      ConfigError: if a field violates its rule. Under ``vmap``, the rule must hold in every run.
         Values traced by ``jit`` are unknown here, so :func:`marked` checks them.
     """
     for path, part in nested(config):
@@ -45,7 +45,6 @@ def check_fields(config: Config) -> None:
 
 
 def _violated_by_node(value: Any, rule: Rule, factory: Any) -> str:
-    """Describe the rule that a nested config violates, or return an empty string."""
     assert rule.kind is not None
     if isinstance(value, rule.kind):
         return ""
@@ -89,7 +88,7 @@ def _violated_by_number(value: Any, rule: Rule) -> str:
 
 
 def behind(value: Any) -> Any:
-    """Return the concrete array inside ``vmap`` tracers, or ``value`` itself if there is none."""
+    """Return the concrete array inside ``vmap`` tracers, or ``value`` if there is no such array."""
     inner = value
     while isinstance(inner, jax.core.Tracer):
         inner = getattr(inner, "val", None)
@@ -122,7 +121,7 @@ def _violated_by_static(value: Any, rule: Rule, default: Any) -> str:
     several = isinstance(default, tuple)
     kinds = (int, float) if rule.kind is float else (rule.kind or object,)
     entries = value if several and isinstance(value, tuple) else (value,)
-    # Reject bools as numbers, although bool is a subclass of int.
+    # Exclude bools explicitly, because bool is a subclass of int.
     right_kind = several == isinstance(value, tuple) and all(
         isinstance(entry, kinds) and isinstance(entry, bool) == (rule.kind is bool)
         for entry in entries

@@ -30,7 +30,7 @@ class FromFile(Config):
 
     @property
     def client_ids(self) -> tuple[str, ...]:
-        """Ids of clients 0, 1, ... in the file, or an empty tuple if the file has no ids."""
+        """Client ids in the file, ordered by client number; empty if the file has no ids."""
         return ()
 
 

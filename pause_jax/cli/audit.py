@@ -34,7 +34,7 @@ def audit(
     claim: Annotated[
         str | None,
         typer.Option(
-            help="Unit that epsilon protects: coordinate or update (default: the mechanism's unit)."
+            help="Privacy unit of epsilon: coordinate or update (default: the mechanism's unit)."
         ),
     ] = None,
     dimension: Annotated[int, typer.Option(help="Number of coordinates in an update.")] = 16,
@@ -55,8 +55,8 @@ def audit(
     The exit status is 1 if a lower bound exceeds the claim. Passing the audit does not prove a
     claim, because other attacks may be stronger and no lower bound can exceed the resolution. If
     all claims are true, the probability of a false alarm is at most 5 %. If a bound is close to the
-    claim, repeat the audit with a different seed. If a mechanism has a delta, set a large one, e.g.
-    --set delta=0.1. With a delta of 1e-5, events that reveal a violation are too rare to observe.
+    claim, repeat the audit with a different seed. If a mechanism has a delta, increase it, e.g.
+    with --set delta=0.1. At delta 1e-5, events that reveal a violation are too rare to observe.
     """
     # Import lazily, because scipy.stats takes half a second to import.
     from pause_jax.privacy import audit as audits

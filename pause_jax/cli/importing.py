@@ -67,7 +67,7 @@ def import_files(
 
 
 def _columns(text: str | None) -> dict[str, str]:
-    """Parse ``--columns`` into a mapping from the library's to the file's column names."""
+    """Parse ``--columns`` into a mapping from the library's column names to the file's."""
     pairs = [pair.partition("=") for pair in (text or "").split(",") if pair.strip()]
     for ours, sign, theirs in pairs:
         if not (ours.strip() and sign and theirs.strip()):

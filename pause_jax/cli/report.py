@@ -55,7 +55,7 @@ def _check_whole(path: pathlib.Path) -> None:
 
 
 def write_beside(result: xr.Dataset, folder: pathlib.Path, target: float) -> str:
-    """Write the report of a new result, and return a success or an error message."""
+    """Write the report of a new result, and return a message with its path or the error."""
     try:
         path = folder / result_folder.REPORT
         reports.write(result, path, target, title=folder.resolve().name)

@@ -25,7 +25,7 @@ _LONGEST_NAME = 200
 
 
 class Run(TypedDict, total=False):
-    """Contents of ``run.json``, including the result's command and seeds."""
+    """Contents of ``run.json``, which records how the result was produced."""
 
     command: str
     seed: int

@@ -55,8 +55,8 @@ class Choice(NamedTuple):
       round: round number, starting at 1.
       clients: ids [n] of the chosen clients, n <= m.
       weights: float [n], aggregation weights, which sum to one.
-      epsilon: float [n], epsilon of each client's release in this round, per ``epsilon_unit``;
-        infinite if the budget is unlimited.
+      epsilon: float [n], epsilon of each client's release in this round, for the privacy unit
+        ``epsilon_unit``; infinite if the budget is unlimited.
     """
 
     round: int
@@ -180,7 +180,7 @@ class Selector:
 
     @property
     def epsilon_unit(self) -> str:
-        """Unit that epsilon protects (``coordinate``, ``update`` or ``none``)."""
+        """Privacy unit of epsilon (``coordinate``, ``update`` or ``none``)."""
         return self.config.privacy.unit
 
     @property
@@ -191,7 +191,7 @@ class Selector:
 
     @property
     def spent(self) -> NDArray[np.float32]:
-        """Epsilon that each client has spent, float [K], per ``epsilon_unit``."""
+        """Epsilon that each client has spent, float [K], for the privacy unit ``epsilon_unit``."""
         return np.asarray(self._canonical.privacy.budget.spent(jnp.asarray(self.counts)))
 
     def question(self, available: Iterable[Client] | None = None) -> Question | None:
@@ -285,7 +285,7 @@ class Selector:
             missing, not finite, or so large that its square may overflow, the policy learns only
             the client's latency.
           square_loss: mean squared loss of each client (default: the square of its loss).
-          update: released update of each client [num_parameters], for a policy that reads updates.
+          update: each client's released update [num_parameters], for a policy that reads updates.
           failed: seconds that the server waited for each client that did not answer. The policy
             treats these times as latencies. The policy learns nothing about a chosen client that
             is in neither ``seconds`` nor ``failed``.

@@ -74,7 +74,7 @@ def _users(request: Request, paths: list[pathlib.Path]) -> Samples:
             if user in found:
                 refuse(
                     path,
-                    f"user {user!r} is also in an earlier file, whose samples would be lost. "
+                    f"user {user!r} is also in an earlier file, but must be in only one file. "
                     "Pass the folder that contains train and test, or merge the files",
                 )
             if counted != (number := len(samples[user].y)):

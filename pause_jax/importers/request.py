@@ -52,7 +52,7 @@ class Request(NamedTuple):
     def places(self, known: int) -> NDArray[np.int64]:
         """Return the positions [n] of the clients to keep, in file order.
 
-        ``known`` is the number of clients in the file. Raises ConfigError if ``ids`` has more ids.
+        ``known`` is the number of clients in the file. Raises ConfigError if ``len(ids) > known``.
         """
         if len(self.ids) > known:
             raise ConfigError(

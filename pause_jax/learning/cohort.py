@@ -20,7 +20,7 @@ from pause_jax.learning.work import Steps
 CPU_BYTES = 16 * 2**20
 ACCELERATOR_BYTES = 2**30
 
-# Function (slot, beside) -> training result, with ``beside`` as in ``train_locally``.
+# Maps a slot and the step counts of its batch (see ``train_locally``) to a training result.
 Train = Callable[[Any, Steps | None], Any]
 
 

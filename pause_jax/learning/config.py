@@ -193,7 +193,7 @@ class Learning(Config):
             )
 
     def cut_steps(self, size: int) -> int:
-        """Return the number of steps needed for ``size`` samples, or 0 if ``max_steps`` suffices.
+        """Return the number of steps for ``size`` samples if it exceeds ``max_steps``, otherwise 0.
 
         Also returns 0 if a round has at most one epoch, or if ``epochs`` or ``work`` is traced.
         """

@@ -62,7 +62,7 @@ class Digits(DataConfig):
     """scikit-learn's 1,797 images of handwritten digits. The last 360 images are the test set."""
 
     name: ClassVar[str] = "digits"
-    summary: ClassVar[str] = "1,797 digits of 8 x 8 pixels from scikit-learn (no download)"
+    summary: ClassVar[str] = "1,797 digit images of 8 x 8 pixels, from scikit-learn (no download)"
 
     def load(self) -> Dataset:
         return _digits()

@@ -85,7 +85,7 @@ class StaleUpdates(NamedTuple):
 
 
 class Deferred(NamedTuple):
-    """Separate training and averaging functions for updates that are averaged later.
+    """Functions that train clients, and later average their updates.
 
     The updates of n clients are a dict of pytrees with leaves [n, ...]. The ``params`` entry is
     flat, [n, d], as received by the server.
@@ -154,7 +154,7 @@ def sent_part(variables: Variables) -> Variables:
 
 
 def path_name(path: Any) -> str:
-    """Return a path in a model as text, such as ``hidden_0/kernel``, without ``params/``."""
+    """Convert a leaf's path to text, such as ``hidden_0/kernel``, without a leading ``params/``."""
     return jax.tree_util.keystr(path, simple=True, separator="/").removeprefix("params/")
 
 

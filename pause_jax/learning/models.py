@@ -15,7 +15,7 @@ from pause_jax.learning.learner import GROUPS, TRAINED, Variables
 if TYPE_CHECKING:
     import flax.linen as nn
 
-# Possible names of a module's training flag, mapped to whether the flag is False in training.
+# Possible names of a module's training flag. True marks a flag that is False during training.
 _TRAIN_WORDS = {
     "train": False,
     "training": False,
@@ -134,7 +134,7 @@ class Cnn3(Model):
 
     Attributes:
       norm: ``group``, ``batch`` or ``none``. ``group`` uses group norm after convolutions and layer
-        norm after dense layers. Updates of both go through the privacy mechanism. ``batch``
+        norm after dense layers. Updates to norm weights go through the privacy mechanism. ``batch``
         uses batch norm, as in the authors' runs. Its running statistics and the updates to its 896
         weights are sent without clipping or noise. ``Result.unnoised`` lists these leaves.
       convolution: ``products`` (matrix products), ``xla`` (XLA's convolution), ``direct`` (XLA's

@@ -39,7 +39,7 @@ BATCH = Pool(groups=None, epsilon=1e-5)
 def normalise(x: Array, norm: str, name: str, train: bool, mask: Array | None) -> Array:
     """Apply the norm layer ``norm`` (see :class:`models.Cnn3`) to ``x`` [B, ..., features].
 
-    ``mask`` is bool [B], False for padding rows, or None.
+    ``mask`` is None, or bool [B] with False for padding rows.
     """
     if norm == "batch":
         return ClearBatchNorm(name=name)(x, train, mask)
@@ -69,8 +69,6 @@ class ClearBatchNorm(nn.Module):
 
 
 class _Running(nn.Module):
-    """Running mean and variance of each feature."""
-
     @nn.compact
     def __call__(self, features: tuple[int, ...]) -> dict[str, Any]:
         start = {"mean": jnp.zeros, "var": jnp.ones}

@@ -23,9 +23,10 @@ Dealt = tuple[Array, Array]
 
 
 class Partition(NamedTuple):
-    """Partition of samples. Client k trains on ``order[start[k] : start[k] + size[k]]``.
+    """Partition of samples among clients.
 
-    The next ``held_out[k]`` samples in ``order`` are held out from training.
+    Client k trains on ``order[start[k] : start[k] + size[k]]``. The next ``held_out[k]`` samples in
+    ``order`` are held out from training.
     """
 
     order: Int[Array, " n"]  # distinct sample indices
@@ -331,7 +332,7 @@ def counts_of(shares: Array, total: Array) -> Array:
 
 
 def in_turn(counts: Array, length: int) -> Array:
-    """Repeat each index k ``counts[k]`` times. Pad with the last index to shape [length]."""
+    """Repeat each index k ``counts[k]`` times. Pad to shape [length] with the last index."""
     return jnp.repeat(jnp.arange(counts.shape[0]), counts, total_repeat_length=length)
 
 

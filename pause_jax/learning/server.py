@@ -268,9 +268,9 @@ def with_stale(
 def damping(beta: Array | float, fresh: Array, in_time: Array, stale: Array, due: Array) -> Array:
     """Return the factor applied to each stale update's weight, float [m], as in the REFL paper.
 
-    The factor is ``(1 - beta) / (age + 1) + beta (1 - exp(-L / max L))``. The relative deviation
-    ``L = |u - (s + n u) / (n + 1)|^2 / |u|^2`` measures how far the stale update s moves the mean u
-    of the n fresh updates that are ``in_time``. L is 0 if u is 0 or the update is not ``due``.
+    The factor is ``(1 - beta) / (age + 1) + beta (1 - exp(-L / max L))``. The relative deviation of
+    a stale update s is ``L = |u - (s + n u) / (n + 1)|^2 / |u|^2``, where u is the mean of the n
+    ``fresh`` updates marked ``in_time``. L is 0 if u is 0 or the update is not ``due``.
     """
     number = jnp.sum(in_time).astype(fresh.dtype)
     mean = jnp.sum(jnp.where(in_time[:, None], fresh, 0.0), axis=0) / jnp.maximum(number, 1)

@@ -151,7 +151,7 @@ def shape_of_outputs(task: Task, data: Dataset) -> tuple[int, ...]:
 
 
 def check_outputs(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct, model: str) -> None:
-    """Validate a model's output shape for a batch of one sample, and the task if it is custom."""
+    """Validate a model's output shape for a batch of one sample. Also validate custom tasks."""
     needed = (1, *shape_of_outputs(task, data))
     if not isinstance(outputs, jax.ShapeDtypeStruct):
         raise ConfigError(f"{model}: returned {type(outputs).__name__}, but must return one array.")
@@ -165,7 +165,7 @@ def check_outputs(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct, mode
 
 
 def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> None:
-    """Check that loss and scores return one number per sample, independent of all other samples."""
+    """Check that a sample's loss and scores are single numbers that depend on no other sample."""
     name = f"learning.task = {label(task)}"
     y = data.y_train
     if odd := [each for each in task.metrics if not each.isidentifier()]:
@@ -185,7 +185,7 @@ def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> N
     targets = rng.standard_normal((number, *y.shape[1:])).astype(y.dtype)
     if jnp.issubdtype(y.dtype, jnp.integer):
         targets = rng.integers(data.num_classes, size=targets.shape).astype(y.dtype)
-    # Replace traced parameters, whose values do not affect whether samples are independent.
+    # Replace traced parameters with 0.5, because their values do not affect the independence check.
     fixed = jax.tree.map(lambda x: 0.5 if isinstance(x, jax.core.Tracer) else x, task)
 
     def together(o: Array, t: Array) -> dict[str, Array]:

@@ -55,7 +55,7 @@ class LocalWork(NamedTuple):
         return Steps(per_pass, jnp.clip(total, 1, self.max_steps))
 
     def samples(self, size: Array | int, steps: Steps) -> Array:
-        """Return the number of samples used in ``steps``. A sample is counted once per pass."""
+        """Return the number of samples used per client and round. A sample counts once per pass."""
         used = jnp.minimum(size, self.max_steps * self.batch_size)
         passes = jnp.asarray(steps.total // steps.per_pass)
         rest = (steps.total - passes * steps.per_pass) * self.batch_size
@@ -169,7 +169,8 @@ def gradient_weights(
     """Return FedNova's |a|_1 after 0, 1, ..., ``max_steps`` steps (Wang et al., 2020).
 
     A linear optimiser's update is a weighted sum of gradients. ``|a|_1`` is the sum of these
-    weights divided by the sum after one step. Both sums are computed with loss gradients of 1.
+    weights divided by the sum after one step. If every loss gradient is 1, the update equals the
+    sum of the weights.
     """
     import optax
 

@@ -144,7 +144,7 @@ class PolicyConfig(Config):
     Attributes:
       reads: names of the policy's inputs that depend on clients' data or training: ``answer.loss``
         for a query, and the :class:`Observation` fields ``loss``, ``square_loss``, ``update`` and
-        ``server_loss``. Fields that neither this nor a nested config declares are None.
+        ``server_loss``. These fields are None unless this config or a nested config declares them.
       observes: short description of the observed quantities.
       assumes: short description of the quantities that the policy assumes to be known.
       reference: source of the selection rule.
@@ -206,8 +206,8 @@ def policy_of(config: PolicyConfig, context: Context) -> Policy:
     Raises:
       TypeError: if ``build`` does not return a :class:`Policy`.
       ConfigError: if the config overrides ``releases``, or the query requests undeclared losses.
-        During tracing, the returned ``update`` raises ConfigError if it fails because it reads an
-        undeclared field, or if the new and initial states differ in structure, shape or dtype.
+        The returned ``update`` raises ConfigError if it needs an undeclared field, or if the new
+        and initial states differ in structure, shape or dtype.
     """
     name = type(config).__name__
     built = config.build(context)

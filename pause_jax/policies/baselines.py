@@ -81,7 +81,7 @@ class RoundRobin(PolicyConfig):
     have similar speeds, which shortens rounds.
 
     Attributes:
-      order: ``number`` for ascending numbers, or ``shuffled`` for a fixed random permutation.
+      order: ``number`` for ascending client numbers, or ``shuffled`` for a fixed random order.
     """
 
     name: ClassVar[str] = "round_robin"

@@ -76,8 +76,8 @@ def dep_round(probability: Float[Array, " K"], num_selected: int, key: Array) ->
 
     The n drawn clients come first, in random order. Other clients fill any remaining slots. Each
     step of DepRound (Gandhi et al. 2006) moves probability between two clients, in a random
-    direction, until one of them has probability 0 or 1. Steps preserve the sum and the expected
-    probabilities. A random tournament with log2 K levels avoids the rounding errors of long sums.
+    direction, until one of them has probability 0 or 1. A step preserves each client's expected
+    probability. A random tournament with log2 K levels avoids the rounding errors of long sums.
     """
     num_clients = len(probability)
     order_key, trade_key = jax.random.split(key)
@@ -136,7 +136,7 @@ def resource_request(
     receive: Callable[[Any, Array, Array, Answer], Any],
     seconds: Array | float,
 ) -> Query:
-    """Build a query for latency features, which each client answers after ``seconds`` seconds."""
+    """Build a query for latency features. Each client takes ``seconds`` seconds to answer it."""
     return Query(ask, receive, "features", None, lambda latency: jnp.full_like(latency, seconds))
 
 

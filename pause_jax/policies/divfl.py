@@ -32,8 +32,8 @@ class DivFl(PolicyConfig):
 
     g_k is the last clipped and noised update from client k. As in the paper's variant without
     overhead, only the g_k of chosen clients change. Clients whose first update has not arrived are
-    selected first, in random order. (The authors' code first collects all clients' gradients,
-    at no cost.) A client's weight is proportional to the number of clients it represents (in the
+    selected first, in random order. (The authors' code instead collects all clients' gradients in
+    round 1.) A client's weight is proportional to the number of clients it represents (in the
     authors' code, to its data size). Without a model, the policy falls back to ``random``.
     """
 
@@ -72,7 +72,6 @@ class DivFl(PolicyConfig):
             rows = lax.map(
                 lambda one: jnp.linalg.norm(updates - one[None, :], axis=1), updates[clients]
             )
-            # Treat a non-finite update as far from all other updates.
             rows = jnp.nan_to_num(rows, nan=_FAR, posinf=_FAR)
             distance = state.distance.at[clients].set(rows).at[:, clients].set(rows.T)
             seen = store_active(state.seen, clients, received, received)

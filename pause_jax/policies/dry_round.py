@@ -23,8 +23,8 @@ def dry_round(
     """Play a round in which each latency, loss, feature and update entry equals ``value`` > 0.
 
     Returns:
-      (next state, selection, its diagnostics, seconds until each client answers the query). The
-      seconds are None if the policy sends no query.
+      (next state, selection, its diagnostics, each client's answer time in seconds). The answer
+      times are None if the policy sends no query.
     """
     slots = jnp.full(context.num_selected, value)
     seconds = None

@@ -38,8 +38,8 @@ class E3cs(PolicyConfig):
 
     Attributes:
       quota: sigma, lower bound on p_k, as a fraction of m / K. With quota 1, draws are uniform.
-      schedule: ``constant``, or ``late`` for no floor in the first quarter of the rounds and
-        ``quota`` afterwards. (``late`` with a quota of 1 is E3CS-inc.)
+      schedule: ``constant``, or ``late`` to set sigma to 0 in the first quarter of the rounds.
+        With a quota of 1, ``late`` is E3CS-inc.
       rate: eta, learning rate of the weights.
     """
 

@@ -1,4 +1,4 @@
-"""FedCS: selection of as many clients as can train and upload their models before a deadline.
+"""FedCS: greedy selection of clients that can train and upload their models before a deadline.
 
 Source: Nishio and Yonetani, "Client selection for federated learning with heterogeneous resources
 in mobile edge", IEEE ICC 2019.

@@ -38,13 +38,13 @@ class GreedyFed(PolicyConfig):
 
     The value of a coalition in a cohort is the negative validation loss after averaging only the
     coalition's clipped and noised updates. Shapley values are averaged over permutations of the
-    cohort in which each client comes first equally often. The other clients follow in a random
-    order that is the same in every run. Unlike the authors' code, this policy does not stop early
-    once the values converge. Clients without a Shapley value are selected first, in random order.
+    cohort. Each client comes first in equally many permutations. The other clients follow in a
+    random order that is the same in every run. Unlike the authors' code, this policy does not stop
+    early once the values converge. Clients without a Shapley value are selected first, at random.
     ``learning.validation`` must be > 0. Without a model, the policy falls back to ``random``.
 
     Attributes:
-      sweeps: number of permutations that start with a given client of the cohort.
+      sweeps: number of permutations in which each client comes first.
       tolerance: threshold below which a change in validation loss counts as 0. Once a coalition's
         loss is this close to the whole cohort's, the remaining clients in the permutation add 0. If
         the whole cohort changes the loss by less, all Shapley values in the round are 0.
@@ -68,8 +68,7 @@ class GreedyFed(PolicyConfig):
         if not context.validates:
             raise ConfigError(
                 f"policy = {self.name}: needs validation samples on the server. Set "
-                "learning.validation = 100, for example. This moves 100 test samples from scoring "
-                "to validation."
+                "learning.validation = 100, for example, to reserve 100 test samples."
             )
         never = jnp.zeros(num_clients, jnp.int32)
         start = GreedyState(jnp.zeros((), jnp.int32), jnp.zeros(num_clients), never)

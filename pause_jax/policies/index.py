@@ -226,7 +226,7 @@ class UsefulRate(IndexRule):
     constant latencies, no staleness and no lost updates, the useful rate equals the mean speed.
 
     Attributes:
-      speed_weight: zeta, weight of the rate.
+      speed_weight: zeta, weight of the useful-update rate.
       discount: a, exponent of the staleness factor, usually equal to the clock's exponent.
     """
 

@@ -34,7 +34,7 @@ def maximiser(
     left: Callable[[Array], Array] | None,
     generalization: Callable[..., Array] = generalization_reward,
 ) -> Policy:
-    """Build a policy whose search maximises an objective with the form of Eq. (14) of PAUSE.
+    """Build a policy that maximises an objective of the form given in Eq. (14) of PAUSE.
 
     The policy's state is the index rule's state. ``left`` maps participation counts [K] to the
     remaining budget shares p [K], and is None without a privacy reward. ``generalization``

@@ -1,7 +1,7 @@
 """Polaris: sampling probabilities that balance large updates against stale ones.
 
 Source: Kang and Li, "Polaris: accelerating asynchronous federated learning with client selection",
-IEEE Transactions on Cloud Computing 2024, and the authors' code in Plato, whose objective we use.
+IEEE Transactions on Cloud Computing 2024, and, for the objective, the authors' code in Plato.
 Our probabilities sum to one, whereas the Plato code applies this constraint to their logarithms.
 """
 

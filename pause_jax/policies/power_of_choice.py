@@ -44,7 +44,7 @@ class PowerOfChoice(PolicyConfig):
         (cpow-d) queries it on a mini-batch. ``stale`` (rpow-d) uses the mean loss of the last local
         training and sends no query. Clients whose loss is unknown rank first.
       candidates: d, number of candidates, from m to K (default: min(2 m, K)).
-      schedule: ``constant`` d, or ``linear`` to decrease d linearly over rounds to m (adapow-d).
+      schedule: ``constant``, or ``linear`` to decrease d linearly to m over the run (adapow-d).
       batch_size: mini-batch size for ``batch``.
       query_share: time to evaluate a sample, relative to the client's latency per training sample.
         The default assumes that a forward pass takes 1/3 as long as a training step.

@@ -167,9 +167,9 @@ class BudgetGroups(PolicyConfig):
 
 
 def by_next_noise(context: Context, choose: Callable[[Array, Array, Array], Selection]) -> Policy:
-    """Build a policy from ``choose``, which maps (key, noise [K], mask [K]) to a Selection.
+    """Build a policy from ``choose``, which maps (key, noise power [K], mask [K]) to a Selection.
 
-    The noise comes from ``Context.noise_power``. The mask marks the available clients with
+    ``Context.noise_power`` computes the noise power. The mask marks the available clients with
     remaining budget. The state is each client's number of participations.
     """
 

@@ -38,7 +38,7 @@ class MdSampling(PolicyConfig):
 class ClusteredSize(PolicyConfig):
     """Clustered sampling based on sample size, with one draw from each of m distributions.
 
-    The weights are unbiased, and their variance is never larger than in MD sampling.
+    The weights are unbiased, and their variance never exceeds the variance under MD sampling.
     """
 
     name: ClassVar[str] = "clustered_size"

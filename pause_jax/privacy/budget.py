@@ -1,9 +1,9 @@
 """Privacy budgets: schedules of the epsilon that a client spends in each participation.
 
 A schedule defines eps_i for i = 1, 2, ... with sum eps_i <= eps_bar. By basic composition (PAUSE,
-Theorem 2), all of a client's releases are then jointly eps_bar-LDP, regardless of how often the
-client is chosen and how this choice depends on the past. Each epsilon is per client and per
-``Mechanism.unit``. Methods apply elementwise to integer arrays of participations.
+Theorem 2), all of a client's releases are then jointly eps_bar-LDP. The guarantee holds for any
+number of releases, even if client selection depends on past releases. Each epsilon is per client
+and per ``Mechanism.unit``. Methods apply elementwise to integer arrays of participations.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Tiers(BudgetLaw):
     """Client tiers with one factor each. Tier sizes are fixed, and clients are assigned at random.
 
     Attributes:
-      values: each tier's factor, > 0 (static). If ``total_epsilon`` is 1, the factors are budgets.
+      values: tier factors, > 0 (static). If ``total_epsilon`` is 1, the factors are the budgets.
       shares: share of the clients in each tier, summing to 1 (static). The largest-remainder
         method rounds tier sizes to integers that sum to K.
     """

@@ -53,8 +53,8 @@ def upper_quantile(log_probability: Array) -> Array:
     mirrored = log_probability > -jnp.log(2.0)
     tail = jnp.where(mirrored, log_complement(log_probability), log_probability)
 
-    # log P(N >= x) is concave and decreasing, so Newton's method never overshoots from the right.
-    # The bound P(N >= x) <= exp(-x^2 / 2) yields a starting point to the right of the solution.
+    # log P(N >= x) is concave and decreasing, so Newton steps never cross the root from the right.
+    # The bound P(N >= x) <= exp(-x^2 / 2) yields a starting point to the right of the root.
     def step(_: int, x: Array) -> Array:
         log_tail = log_ndtr(-x)
         return x + (log_tail - tail) * jnp.exp(log_tail - log_density(x))

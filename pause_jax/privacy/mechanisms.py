@@ -1,8 +1,8 @@
 """Mechanisms that privatize an update before it leaves a client (local differential privacy).
 
-float32 noise reproduces a mechanism's statistics, not its guarantee. An adversary who sees the bits
-of a release can distinguish inputs (Mironov 2012), so do not deploy float32 noise. XLA may fuse,
-reorder and round float32 operations, so neither snapping nor discrete noise would be secure.
+float32 noise reproduces a mechanism's statistics but not its privacy guarantee. An adversary who
+sees the bits of a release can distinguish inputs (Mironov 2012), so do not deploy float32 noise.
+XLA may fuse, reorder and round operations, so neither snapping nor discrete noise would be secure.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ PrivacyLoss = LaplaceLoss | GaussianLoss | WorstLoss | NoGuarantee
 
 
 class Mechanism(Config):
-    """Base class for mechanisms. Subclass :class:`Budgeted` for a privacy guarantee.
+    """Base class for mechanisms. Private mechanisms subclass :class:`Budgeted` instead.
 
     Attributes:
       unit: unit that epsilon protects: ``coordinate``, ``update``, or ``none``.
       delta: failure probability of a single release (n * delta for n releases), or 0 for pure LDP.
-      budget: budget of one client, per ``unit``.
+      budget: privacy budget of one client, as epsilon per ``unit``.
     """
 
     unit: ClassVar[str] = "none"

@@ -62,7 +62,7 @@ def best_cap(epsilon: Array) -> Cap:
 
 
 def priv_unit_g(key: Array, unit: Array, epsilon: Array) -> Array:
-    """Draw an unbiased release, float [d], of the unit vector ``unit``, float [d].
+    """Draw an unbiased release of the unit vector ``unit``. Both vectors are float [d].
 
     The privacy guarantee holds only if ``unit`` has Euclidean norm 1. ``epsilon`` is a scalar > 0.
     """
@@ -90,7 +90,7 @@ class PrivUnitG(WholeUpdate):
 
     name: ClassVar[str] = "priv_unit_g"
     summary: ClassVar[str] = (
-        "clip the update to L2 norm C and apply PrivUnitG (pure, near-optimal error)"
+        "clip the update to L2 norm C and apply PrivUnitG (pure LDP, near-optimal error)"
     )
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
@@ -128,7 +128,7 @@ class DuchiL2(WholeUpdate):
 
     name: ClassVar[str] = "duchi_l2"
     summary: ClassVar[str] = (
-        "clip the update to L2 norm C and draw a point on a sphere (pure, Duchi et al.)"
+        "clip the update to L2 norm C and draw a point on a sphere (pure LDP, Duchi et al.)"
     )
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:

@@ -134,7 +134,7 @@ def client_ids(config: SimConfig, data: Any) -> tuple[str, ...]:
     """Return the ids of clients 0, ..., K - 1.
 
     Clients are numbered in the natural order of their ids, both in the data and in each file.
-    If all sources have the same first K ids, number k therefore denotes the same client everywhere.
+    Number k therefore denotes the same client in all sources with the same first K ids.
     The result is empty if clients are numbered 0, 1, ..., or are drawn from a larger data set.
 
     Raises:
@@ -224,7 +224,7 @@ def warn_if_far(min_latency: ArrayLike, fastest: ArrayLike) -> None:
 
 
 def warn_if_cut(config: SimConfig, sizes: Array) -> None:
-    """Warn if ``max_steps`` cuts the largest client's training short (``sizes`` counts samples)."""
+    """Warn if ``max_steps`` cuts short the training of the client with the most samples."""
     if config.learning is None:
         return
     largest = int(np.max(sizes))

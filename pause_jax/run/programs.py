@@ -31,7 +31,7 @@ from pause_jax.run.rounds.state import State
 # suffice, unless the run has custom components or its record would exceed MOST_ROOM.
 ROOMS = tuple(256 * 16**n for n in range(5))
 CALLS = 20
-# Maximum record size per call, in bytes, for which ``ProgramSpec.room`` has a standard value.
+# Maximum record size per call, in bytes, for standard values of ``ProgramSpec.room``.
 MOST_ROOM = 16 * 2**20
 # Maximum product of cohort size and update size for which compilation takes longer than the run.
 SMALL = 20_000
@@ -44,7 +44,7 @@ class Segment(NamedTuple):
 
     Attributes:
       rounds: int32 [R], consecutive round numbers. R is ``ProgramSpec.room``.
-      to_play: int32 scalar, number of rounds to simulate, starting with the first.
+      to_play: int32 scalar, number of rounds to simulate, starting with ``rounds[0]``.
     """
 
     rounds: Any

@@ -77,7 +77,7 @@ def _runs_of(plan: SweepPlan, group: int) -> Callable[[int], tuple[Runs, SimConf
     """Return a function that maps the index of a chunk's first run to (runs, configs)."""
     members = plan.groups[group]
     chunking = plan.chunkings[group]
-    # Stack on the host. On a device, each new number of configs would trigger a compilation.
+    # Stack on the host. On a device, each distinct number of configs would require a compilation.
     configs = jax.tree.map(lambda *x: np.stack(x), *(each.config for each in members))
     key_data = np.asarray(jax.random.key_data(plan.keys))
     parts = np.array_split(np.arange(1, configs.num_rounds + 1), chunking.segments)

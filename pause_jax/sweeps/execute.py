@@ -35,8 +35,8 @@ class SweepInterrupted(RuntimeError):  # noqa: N818, as KeyboardInterrupt
     """Error raised when a sweep stops early.
 
     Attributes:
-      finished: dataset of the configs whose runs have all finished or, if there are none, of all
-        finished runs. None if no run has finished.
+      finished: dataset of the configs whose runs have all finished. If no config has finished,
+        dataset of all finished runs, or None if no run has finished.
     """
 
     def __init__(self, message: str, finished: xr.Dataset | None):
@@ -72,7 +72,7 @@ def sweep(
       keys: distinct typed keys [S], for example ``jax.random.split(jax.random.key(0), S)``.
       data: data set that replaces the data set of every config.
       record: quantities to record, as in :func:`simulate`.
-      memory_limit: maximum estimated memory of runs in GiB per device. Overridden by ``max_batch``.
+      memory_limit: maximum estimated memory per device, in GiB. Overridden by ``max_batch``.
       max_batch: maximum number of concurrent runs (default: limited by ``memory_limit``), rounded
         up to a multiple of the number of devices or, on a single CPU, the number of active threads.
       devices: devices to run on (default: all devices).
@@ -204,7 +204,7 @@ def _run_by_workers(
     update: Callable[..., None],
     workers: Workers,
 ) -> Iterator[tuple[Chunk, Rows]]:
-    """Run chunks on the workers, and save and yield each chunk as its rows arrive."""
+    """Run chunks on the workers, and save and yield each chunk when it finishes."""
     update(description="running on workers")
     for chunk, rows in workers.run(plan, missing):
         if store is not None:

@@ -310,7 +310,7 @@ def _sharing_policies(groups: list[list[PreparedConfig]]) -> list[list[PreparedC
 
 
 def _family(config: SimConfig, data: Any) -> Any:
-    """Return a key shared by configs that can share a program, or None for configs that cannot."""
+    """Return a grouping key for program sharing, or None if the policy cannot share a program."""
     policy = config.policy
     if type(policy) not in POLICIES or policy.alone:
         return None

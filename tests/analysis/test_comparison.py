@@ -51,7 +51,7 @@ def test_insignificant_differences_are_listed_separately():
 
 def test_one_seed_cannot_show_a_difference():
     found = compare(made({"good": None, "bad": None}, seeds=1), 0.5)
-    assert found.text.startswith("Time to 50 % test accuracy in one seed: ")
+    assert found.text.startswith("Time to 50 % test accuracy with one seed: ")
     (other,) = {"good", "bad"} - {found.against}
     words = f"One seed cannot show whether {found.against} (the best) differs from {other}."
     assert found.text.endswith(words)
@@ -74,7 +74,7 @@ def test_config_that_missed_the_target_is_not_compared_by_time():
     result = made({"good": None, "late": None}, spread=0.001)
     result["test_accuracy"][1, 0] = 0.1
     found = compare(result, 0.5)
-    assert "; late missed 50 % in at least one seed" in found.text
+    assert "; late missed 50 % for at least one seed" in found.text
     assert found.text.endswith("No other config has a value for every seed.")
     assert found.differences[0]["late"].shown == 0
 

@@ -67,7 +67,7 @@ def test_terminal_and_report_have_same_words_in_same_order(compared):
     words = [
         "final test accuracy over 2 seeds",
         "fairness: Jain's index of participation.",
-        "Largest value of any client, over all seeds.",
+        "Values are maxima over clients and seeds.",
     ]
     words += ["NO GUARANTEE, because epsilon does not cover values sent without noise"]
     for text in (printed, page):

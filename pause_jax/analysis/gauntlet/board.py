@@ -71,7 +71,7 @@ def gauntlet(
         if progress and sys.stderr.isatty():
             print(f"Fleet {number} of {len(runnable)}: {name}", file=sys.stderr)
         readings[name] = play(found[name], {label: policy}, progress=progress)
-    new = together(readings).map(_four_digits)  # preserve ties with the rounded stored scores
+    new = together(readings).map(_four_digits)  # same rounding as stored scores, to detect ties
     new = new.assign_coords(settings=("policy", [repr(policy)]))
     scores = xr.concat([kept, new], "policy", join="outer").reindex(fleet=list(found))
     return scores.assign_attrs(pause_jax=version("pause_jax"))

@@ -30,7 +30,9 @@ from pause_jax.world.latency import Network, Pareto, Switching, TwoGroups
 VERSION = 1
 # Data sets to train on. Fleets that are not in ``FASHION`` support only ``digits``.
 TRACKS = ("digits", "fashion")
-FASHION = ("alike", "labels", "spent", "tails", "measured", "unequal")
+FASHION = (
+    *("alike", "sizes", "labels", "spent", "noise", "tails", "measured", "tiers", "unequal"),
+)
 SEEDS = 16
 # Number of fleets for the Bonferroni correction, even if a policy is run on only some of them.
 FLEETS = 14

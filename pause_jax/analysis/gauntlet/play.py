@@ -49,8 +49,8 @@ def play(
     """Run policies in a fleet's worlds, and return the metrics in ``READINGS`` [policy, seed].
 
     No round starts after the late evaluation time. ``settings`` maps each policy to the config
-    fields to change, as in ``{"pause": {"reward.alpha": 10.0}}``. ``seeds`` selects a slice of the
-    ``SEEDS`` worlds drawn with the seed ``root``. The board uses root 0.
+    fields to change, as in ``{"pause": {"reward.alpha": 10.0}}``. ``jax.random.key(root)`` is
+    split into one key per world, and ``seeds`` selects a slice of worlds. The board uses root 0.
     """
     early, late = fleet.seconds
     worlds = jax.random.split(jax.random.key(root), SEEDS)[seeds]
@@ -100,6 +100,6 @@ def server_seconds(fleet: Fleet, policy: PolicyConfig, rounds: int = 100) -> flo
 
 
 def _at(result: xr.Dataset, seconds: float, name: str) -> xr.DataArray:
-    """Return a quantity at the last evaluation within ``seconds`` (the first if all are later)."""
+    """Return a quantity at the last evaluation by ``seconds``, or at the first if all are later."""
     by_then = (result.eval_clock <= seconds).sum("eval_round")
     return result[name].isel(eval_round=(by_then - 1).clip(0)).reset_coords(drop=True)

@@ -23,7 +23,7 @@ def write(
 ) -> pathlib.Path:
     """Write an HTML report of a sweep: configs, charts, tables and conclusions.
 
-    The report needs only the data set, so you can write it again without repeating the runs. If a
+    The report needs only the data set, so you can regenerate it without repeating the runs. If a
     config's custom class is not loaded, the report states that the privacy ledger and the clients'
     latencies are not available.
 

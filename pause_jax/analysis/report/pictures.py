@@ -112,7 +112,7 @@ def staleness(result: xr.Dataset) -> Picture:
     share = 100 * number / np.maximum(number.sum(axis=2, keepdims=True), 1)
     axes = {"config": result.config, "seed": result.seed, "round": np.arange(most + 1)}
     curves = _overlapping(by_round(xr.DataArray(share, axes)), 1)
-    words = "Staleness: server steps from a client's start until its update is averaged."
+    words = "Staleness of an answer: number of server steps while the client was training."
     labels = "staleness, server steps", "% of answers"
     return _picture("Staleness of answers", words, curves, result, labels)
 
@@ -142,7 +142,7 @@ def _picture(
     log: Any = "",
     numbers: tuple[str, NDArray[np.int_]] | None = None,
 ) -> Picture:
-    """Build a chart of curves with axis ``labels``.
+    """Build a line chart with axis ``labels``.
 
     ``rule`` contains the label and height of a horizontal line. ``log`` names a logarithmic
     vertical scale, or is "" for a linear scale. ``numbers`` contains the title and the values of

@@ -71,8 +71,8 @@ def _caption_of(result: xr.Dataset, comparison: Comparison) -> str:
         "Mean paired difference [paired t-interval]. Paired runs use the same key. The "
         "intervals of a column hold jointly with 95 % confidence (Bonferroni correction for "
         f"{number} comparison{'s' * (number > 1)}). {fixed if number > others else ''}"
-        "~: not significant, because the interval contains 0. A difference over only some of the "
-        "seeds is never called significant, because these seeds were selected by their outcomes."
+        "~: not significant, because the interval contains 0. A difference computed from only "
+        "some seeds is never called significant, because the outcomes decide which seeds are used."
     )
 
 
@@ -195,7 +195,7 @@ def by_budget(result: xr.Dataset) -> Table | None:
             for what in ("budget", "spent")
         )
         rows.append((name, *(_share(budget[place], spent[place]) for place in places)))
-    words = "Mean of spent / budget over clients, and the mean budget if budgets in a group differ."
+    words = "Mean of spent / budget over clients. If a group's budgets differ, also their mean."
     return Table("Budget spent, by budget size", ("config", *headings), tuple(rows), words)
 
 

@@ -148,7 +148,7 @@ class ChainState(NamedTuple):
 
 
 class AnnealingTrace(NamedTuple):
-    """Results of all chains. Each step's energy follows from the landscape's index and weight."""
+    """Annealing results. Per-step energies are computed from the landscape's index and weight."""
 
     clients: Int[Array, " m"]  # best set over all chains, ascending
     energy: Float[Array, ""]  # energy of this set (PAUSE, Eq. 18)

@@ -1,7 +1,7 @@
 """Exact search using a threshold sweep, for use under jit and vmap.
 
 A prefix contains the first j clients in descending order of index. For up to ``SMALL`` clients,
-all prefixes are compared in parallel. Larger networks need a sort and two scans.
+all prefixes are compared in parallel. With more clients, a sort and two scans find the best prefix.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def exact(
 ) -> tuple[Array, Array]:
     """Find the set of ``num_selected`` clients that maximises ``min index + sum weight``.
 
-    Sort the clients by descending index, index_(1) >= ... >= index_(K). A set with lowest index
-    index_(j) lies within the first j clients (prefix j), so its energy is at most index_(j) plus
-    the sum of the m largest weights in prefix j. The m heaviest clients of prefix j attain at least
-    this bound, because their indices are at least index_(j). The best prefix therefore yields the
-    optimum in Eq. (14) of PAUSE. (The paper assumes that finding the optimum requires an exhaustive
-    search.) If the optimum is infinite, return the optimal set with the largest weight sum.
+    Sort the clients by descending index, index_(1) >= ... >= index_(K). Prefix j contains the first
+    j clients. If the last member of a set is the j-th client, the set's energy is at most index_(j)
+    plus the sum of the m largest weights in prefix j. The m heaviest clients of prefix j attain at
+    least this bound, because their indices are at least index_(j). The best prefix therefore yields
+    the optimum in Eq. (14) of PAUSE. (The paper assumes that this requires exhaustive search.) If
+    the optimum is infinite, return the optimal set with the largest weight sum.
 
     Args:
       index: float [K], may contain +inf (untried clients) and -inf, but not NaN.
@@ -114,7 +114,7 @@ def _total_of_heaviest(
     place: Float[Array, "K K"],
     num_selected: int,
 ) -> Float[Array, " K"]:
-    """Sum each cohort's weights in descending order, to make sums of equal weights bitwise equal.
+    """Sum each cohort's weights in descending order, so the same weights always give the same sum.
 
     Row j of ``cohort`` is the mask of cohort j. Row j of ``place`` ranks the members of cohort j by
     weight from 1 (heaviest) to m. Each sorted weight is a masked sum with at most one nonzero term.
@@ -199,9 +199,9 @@ def best_prefix(index: Array, weight: Array, num_selected: int) -> Array:
     in favour of the larger weight sum, then the shorter prefix. ``index`` must be descending. Both
     arrays are -inf for unavailable clients.
 
-    The weights after the first m are split into blocks. One scan passes the m largest weights from
-    block to block. A second scan inserts the weights one by one, for all blocks in parallel.
-    The m sorted weights are summed in a fixed order, so equal weights have bitwise equal sums.
+    The weights after the first m are split into blocks. A first scan carries the m largest weights
+    from block to block. A second scan inserts the weights one by one, for all blocks in parallel.
+    The m sorted weights are summed in a fixed order, so the same weights always give the same sum.
     """
     last = num_selected - 1
     top = lax.top_k(weight[:num_selected], num_selected)[0]

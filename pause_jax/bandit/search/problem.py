@@ -58,7 +58,7 @@ def check_problem(index: Array, weight: Array, num_selected: int) -> None:
     if index.ndim != 1 or weight.shape != index.shape or not 1 <= num_selected <= len(index):
         raise ValueError(
             f"index {index.shape}, weight {weight.shape}, num_selected = {num_selected}: index "
-            "and weight must both be [K], with 1 <= num_selected <= K."
+            "and weight must have the same shape [K], and num_selected must be >= 1 and <= K."
         )
     for name, values in (("index", index), ("weight", weight)):
         known = behind(values)

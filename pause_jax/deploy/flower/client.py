@@ -78,7 +78,7 @@ def answer(
     The answers are sent without noise, because the mechanism protects only updates.
 
     Args:
-      app: client app.
+      app: Flower client app.
       loss: function (global model arrays, mini-batch size or None for all samples, context)
         -> mean loss on the client's data; required for Power-of-Choice and FedCor.
       features: function (context) -> F features of the client's next round
@@ -147,7 +147,7 @@ class Ledger:
 
     @property
     def spent(self) -> float:
-        """Total epsilon of all releases so far, per ``unit`` of the mechanism."""
+        """Total epsilon of all releases so far, for the privacy unit ``privacy.unit``."""
         return float(self.privacy.budget.spent(jnp.asarray(self.participations)))
 
     @property
@@ -156,7 +156,7 @@ class Ledger:
         return bool(self.privacy.budget.exhausted(jnp.asarray(self.participations + 1)))
 
     def has(self, **remarks: Any) -> bool:
-        """Return whether the ledger contains a release with these remarks."""
+        """Return whether a release was recorded with the given remarks."""
         wanted = json.dumps(remarks)[1:-1]
         return any(line.rstrip().endswith(f", {wanted}}}") for line in self._lines())
 
@@ -203,9 +203,9 @@ class PrivateRelease:
     Add it with ``ClientApp(mods=[PrivateRelease(privacy, "budget.jsonl")])``. The mod flattens the
     change in the float arrays into one update, and privatizes it with the epsilon of the client's
     next participation. It replies with the received float arrays plus the privatized update, and
-    returns other arrays as received. The reply's only metrics are the mod's three metrics and those
-    listed in ``clear``. A client releases at most one update per round, and does not train if its
-    budget is spent.
+    returns other arrays as received. The mod removes all metrics not listed in ``clear``, and adds
+    three metrics to the reply. A client releases at most one update per round, and does not train
+    if its budget is spent.
 
     If the client app raises an exception, Flower sends the exception text to the server
     unchanged. The float32 noise (``pause_jax.privacy.mechanisms``) is a statistical simulation,
@@ -265,7 +265,7 @@ class PrivateRelease:
             config |= each
         asked = {"run": context.run_id, "round": int(config.get(ROUND, 0))}
         if ROUND in config and ledger.has(**asked):
-            words = "pause_jax: the update of this round was already released"
+            words = "pause_jax: this client has already released an update in this round"
             return Message(Error(REPEATED, words), reply_to=message)
         sent = only(message.content.array_records, "the server's message", "ArrayRecord")[1]
         before = {name: array.numpy() for name, array in sent.items()}

@@ -81,7 +81,7 @@ class Roster:
     """Registry of the nodes' client numbers 0 .. K - 1, and of clients with a spent budget.
 
     The server asks each new node for its client number (:func:`introduce`). A SuperNode restarted
-    with a new id stays the same client. If two nodes report the same number, the second is ignored.
+    with a new node id keeps its client number. If two nodes share a number, the second is ignored.
 
     Attributes:
       spent: numbers of the clients that reported a spent budget. After the server restarts, these

@@ -1,4 +1,4 @@
-"""Names, error codes and update format of messages between the strategy and clients."""
+"""Protocol between the strategy and its clients: message keys, error codes, update format."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def is_float(array: NDArray[Any]) -> bool:
 def flat_update(
     trained: Mapping[str, NDArray[Any]], before: Mapping[str, NDArray[Any]]
 ) -> NDArray[np.float32]:
-    """Return the change in all float arrays during training as one flat vector, float32 [d]."""
+    """Return the flat update, float32 [d] (trained minus original values of all float arrays)."""
     parts = [
         np.ravel(np.asarray(trained[name], np.float32) - np.asarray(array, np.float32))
         for name, array in before.items()

@@ -100,9 +100,9 @@ class PauseStrategy(Strategy):
     invalid arrays or metrics, or too late. A client that reports a spent budget is not chosen
     again. If the policy queries clients, call :func:`answer` on each client app. A policy that
     reads losses needs the ``loss`` metric, and can use ``square-loss`` (default: the square of
-    ``loss``). ``config.learning`` determines only data sizes, local work and update sizes. The
-    fields ``availability``, ``availability_trace``, ``max_seconds``, ``deadline``, ``wait_for``,
-    ``dropout``, ``stale_updates`` and ``when_spent`` are ignored.
+    ``loss``). ``config.learning`` is used only to derive data sizes, data quality, local work and
+    the update size. The fields ``availability``, ``availability_trace``, ``max_seconds``,
+    ``deadline``, ``wait_for``, ``dropout``, ``stale_updates`` and ``when_spent`` are ignored.
 
     The strategy has no federated evaluation, because the clients' metrics would be sent without
     noise. Evaluate on the server, using the ``evaluate_fn`` argument of ``start``.
@@ -145,8 +145,8 @@ class PauseStrategy(Strategy):
             timeout as the latency of a client that fails.
           poll_seconds: time between polls for replies, > 0 and finite.
           min_available: number of connected clients that a round waits for (default: cohort size).
-          wait_seconds: maximum wait for ``min_available`` clients before a round starts with fewer,
-            >= 0.
+          wait_seconds: maximum wait for ``min_available`` clients, >= 0. After this time, the round
+            starts with fewer clients.
 
         Raises:
           ConfigError: if the config is invalid for a ``Selector``, an argument is out of range, or

@@ -50,7 +50,7 @@ def clock_of(config: SimConfig) -> Asynchronous:
 
 
 def plan_of(config: SimConfig) -> Plan:
-    """Return the static sizes of a config's server steps."""
+    """Return the static ``Plan`` for a config's server steps."""
     clock = clock_of(config)
     asked = config.cohort_size
     return Plan(clock.concurrency, clock.buffer, asked, -(-clock.buffer // asked))
@@ -63,8 +63,8 @@ class Slots(NamedTuple):
       client: int32, current client, or most recent client if the slot is free.
       occupied: bool, whether the client is in flight or its answer is in the buffer.
       answered: bool, whether the client's answer is in the buffer.
-      order: int32, sequence number of the client's start. If clients finish at the same time, the
-        client that started first answers first.
+      order: int32, sequence number assigned when the client started. If clients finish at the same
+        time, the client that started first answers first.
       version: int32, server step in which the client started. The client trains the model that
         the previous step produced.
       peers: int32, number of clients that started together, including this client.
@@ -188,8 +188,8 @@ class Buffer(NamedTuple):
 
     Attributes:
       places: int32 [B], answered slots in ascending order, padded with slots that hold no answer.
-      selection: clients, and their weights without staleness factors. The policy's weights sum to
-        one in each group of ``peers``, so we multiply them by group size / number of answers.
+      selection: answering clients and their weights, excluding staleness factors. Policy weights
+        sum to one per group of ``peers``, so we scale them by group size / number of answers.
       staleness: int32 [B], server steps since the client's start.
       averaged: bool [B], whether the update arrived and is at most ``max_staleness`` steps old.
     """

@@ -217,7 +217,7 @@ def heard(setup: Setup, before: State, events: Events, buffer: Buffer, trained: 
 
 
 def distinct(clients: Array, active: Array, num_clients: int) -> Array:
-    """Return distinct clients, int [B], by replacing only the clients in inactive slots."""
+    """Return ``clients``, int [B], made distinct by replacing those in inactive slots."""
     engaged = jnp.where(active, clients, num_clients)
     taken = jnp.zeros(num_clients, bool).at[engaged].set(True, mode="drop")
     others = jnp.nonzero(~taken, size=clients.shape[0], fill_value=0)[0]

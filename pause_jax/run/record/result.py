@@ -257,7 +257,7 @@ def with_rounds(
     ``result.eval_rounds`` and the record must both be NumPy arrays or both be JAX arrays.
     """
     evaluated = evaluated_at(config, result.eval_rounds)
-    # For evaluations that were not reached, use the fill values recorded in their planned rounds.
+    # If a run ended before an evaluation, use the fill value recorded for its planned round.
     reached = (evaluated > 0).astype(np.int32)
     places = reached * evaluated + (1 - reached) * evaluated_rounds(config) - 1
 

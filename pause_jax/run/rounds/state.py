@@ -25,7 +25,7 @@ from pause_jax.world.latency import Work
 
 
 class Health(NamedTuple):
-    """First round with a non-finite model, first round with broken rules, and their bit mask."""
+    """First round with a non-finite model, first with broken rules, and bit mask of those rules."""
 
     first_nonfinite: Int[Array, ""]
     first_broken: Int[Array, ""]

@@ -66,8 +66,8 @@ class Diurnal(AvailabilityTrace):
     Attributes:
       period: period length in seconds.
       share: fraction of the period for which a client is connected.
-      spread: fraction of the period over which connection times are spread. Use 1 for a
-        worldwide fleet, and 0 if all clients connect at the same time.
+      spread: length of the interval that contains all connection times, as a fraction of the
+        period. Use 1 for a worldwide fleet, and 0 if all clients connect at the same time.
     """
 
     name: ClassVar[str] = "diurnal"
@@ -88,12 +88,12 @@ class OnOff(AvailabilityTrace):
     Initially, each client is connected with the equilibrium probability come / (come + leave).
 
     Attributes:
-      leave: probability that a connected client is disconnected in the next round.
-      come: probability that a disconnected client is connected in the next round.
+      leave: probability that a connected client disconnects by the next round.
+      come: probability that a disconnected client connects by the next round.
     """
 
     name: ClassVar[str] = "on_off"
-    summary: ClassVar[str] = "Markov chain of connections, one step per round"
+    summary: ClassVar[str] = "independent Markov chain for each client, one step per round"
 
     leave: float = number(default=0.1, above=0, at_most=1)
     come: float = number(default=0.1, above=0, at_most=1)
@@ -128,11 +128,11 @@ class Phones(AvailabilityTrace):
       share: mean fraction of time for which a phone is connected.
       stretch: mean duration of a connection, in seconds.
       swing: relative amplitude of the daily variation in the fraction of connected phones.
-      peak: time of day with the most connected phones, in seconds after midnight.
+      peak: time of day at which the most phones are connected, in seconds after midnight.
     """
 
     name: ClassVar[str] = "phones"
-    summary: ClassVar[str] = "idle, charging phones on Wi-Fi, fitted to FLASH"
+    summary: ClassVar[str] = "phones, connected while idle, charging and on Wi-Fi (FLASH)"
 
     share: float = number(default=0.095, above=0, at_most=1)
     stretch: float = number(default=1931.0, above=0)

@@ -43,9 +43,9 @@ class Intervals(AvailabilityTrace):
     Attributes:
       period: seconds after which all intervals repeat, such as 86,400 for a day, or None if they
         do not repeat. An interval may extend beyond the period.
-      path: file path, absolute or relative to the working directory (static).
-      digest: SHA-256 of the intervals, filled in when a run starts. A file with a different digest
-        is rejected (static).
+      path: file path (static), absolute or relative to the working directory.
+      digest: SHA-256 of the intervals (static), filled in when a run starts. A file with a
+        different digest is rejected.
     """
 
     name: ClassVar[str] = "intervals"

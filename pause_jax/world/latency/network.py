@@ -52,7 +52,7 @@ _TABLES: dict[str, _Devices] = {}
 
 
 class Network(Latency):
-    """Latency = max(tau_min, download + compute + upload), drawn for each client's device.
+    """Latency = max(tau_min, download + compute + upload), with times that depend on the device.
 
         seconds = download bytes / down + samples x seconds per sample + upload bytes / up
 
@@ -60,19 +60,19 @@ class Network(Latency):
     the device's medians. Devices are listed in a CSV file with the columns ``device, share,
     sample_seconds, sample_spread, download_mbit, download_spread, upload_mbit, upload_spread``.
     Medians are in seconds per sample or Mbit/s, and spreads are standard deviations of natural
-    logarithms. Each device is assigned to evenly spread client numbers, in proportion to its
-    ``share``. Without a ``share`` column, row k describes client k. ``tools/devices.py`` creates
-    the two bundled tables, a synthetic one and ``phones``, which is fitted to measurements.
+    logarithms. Devices are interleaved over the client numbers, in proportion to their ``share``.
+    Without a ``share`` column, row k describes client k. ``tools/devices.py`` creates the two
+    bundled tables, a synthetic one and ``phones``, which is fitted to measurements.
 
     Attributes:
       download_bytes, upload_bytes: bytes that a client receives (model) and sends (update), or
         None to use the run's model size.
       samples: number of samples on which a client computes gradients in a round, or None to
-        use the number from the run's local training.
-      path: file path, absolute or relative to the working directory. Empty for the synthetic
-        table, ``phones`` for the phone table, ``./phones`` for a local file of that name (static).
-      digest: SHA-256 of the file, filled in when a run starts. A file with a different digest is
-        rejected (static).
+        derive the number from the client's data size and the run's training settings.
+      path: file path (static), absolute or relative to the working directory. Empty for the
+        synthetic table, ``phones`` for the phone table, ``./phones`` for a local file of that name.
+      digest: SHA-256 of the file (static), filled in when a run starts. A file with a different
+        digest is rejected.
     """
 
     name: ClassVar[str] = "network"
@@ -180,7 +180,7 @@ class Network(Latency):
         def split(
             spent: Array, median: Array, spread: Array, rule: tuple[np.ndarray, np.ndarray]
         ) -> tuple[Array, Array]:
-            """Return quadrature (points, weights), [2 n] each, for ``spent`` plus one component."""
+            """Return quadrature points and weights ([2 n]) for ``spent`` plus a log-normal time."""
             node, weight = (jnp.asarray(x, jnp.float32) for x in rule)
             kink = self._kink(spent, median, spread)
             below, above = (kink + _REACH) / 2, (_REACH - kink) / 2

@@ -90,7 +90,7 @@ class TwoGroups(NormalLatency):
 
 
 class TenGroups(NormalLatency):
-    """Normally distributed latencies of ten equal client groups (BSFL Figs. 5-6).
+    """Normally distributed latency in ten client groups of equal size (BSFL Figs. 5-6).
 
     Attributes:
       slowest: mean of group 10, in seconds. Group g has mean ``slowest`` * g / 10.
@@ -300,7 +300,7 @@ class ShiftedExponential(SpacedLatency):
 
 
 class Pareto(SpacedLatency):
-    """Latency = max(tau_min, scale_k U^(-1 / shape)), U ~ U(0, 1), with minimum ``scale_k``.
+    """Latency = max(tau_min, scale_k U^(-1 / shape)), where U is uniform on (0, 1).
 
     P(latency > x) = (scale_k / x)^shape for x >= max(tau_min, scale_k). The variance is infinite
     for ``shape`` <= 2, so means over a few rounds are unreliable. A ``shape`` <= 1 is rejected,

@@ -62,10 +62,10 @@ class Traces(Latency):
         ``round`` column, starting with the first. A client without a line for a round repeats its
         previous measurement, or its first measurement if there is no previous one. Without a
         ``round`` column, round t replays the client's t-th measurement. The replay restarts after
-        the last entry. The genie knows replayed latencies.
-      path: file path, absolute or relative to the working directory (static).
-      digest: SHA-256 of the measurements, recorded in results and filled in when a run starts. A
-        file with a different digest is rejected (static).
+        the last entry. With ``played``, the genie knows each round's latencies in advance.
+      path: file path (static), absolute or relative to the working directory.
+      digest: SHA-256 of the measurements (static), recorded in results and filled in when a run
+        starts. A file with a different digest is rejected.
     """
 
     name: ClassVar[str] = "traces"
@@ -82,7 +82,7 @@ class Traces(Latency):
         A config file stores only the digest. Use a CSV file to run the config in another process.
 
         Raises:
-          ConfigError: if a client has no measurements, or a measurement is not finite and > 0.
+          ConfigError: if ``seconds`` or an array is empty, or a latency is not a finite number > 0.
         """
         rows = []
         for client, measured in enumerate(seconds):
