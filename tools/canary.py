@@ -24,8 +24,8 @@ TESTS = {
 }
 HEADING = "## The newest packages"
 INTRODUCTION = """
-`make canary` tests the newest packages with the quick tests and with regression tests for programs
-that some XLA versions compile incorrectly.
+`make canary` runs the quick tests with the newest package versions. It also runs regression tests
+for programs that some XLA versions compile incorrectly.
 """
 
 

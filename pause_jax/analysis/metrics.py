@@ -49,7 +49,7 @@ def final_loss(result: xr.Dataset) -> xr.DataArray:
 
 
 def final(result: xr.Dataset, name: str) -> xr.DataArray:
-    """Return a quantity [config, seed, eval_round, ...] at each run's last evaluation."""
+    """Return a quantity at each run's last evaluation, without its ``eval_round`` dimension."""
     last = result.eval_clock.notnull().sum("eval_round") - 1
     return result[name].isel(eval_round=last.clip(0))
 

@@ -575,7 +575,7 @@ def _checked_ids(ids: Sequence[Client], num_clients: int) -> tuple[Client, ...]:
 
 
 def _per_client(name: str, values: ArrayLike | None, num_clients: int) -> NDArray[np.float32]:
-    """Return positive ``values`` as float32 [K] (default: all 1), or raise ConfigError."""
+    """Return ``values`` as float32 [K] (default: 1). Raise ConfigError unless all are > 0."""
     each = np.ones(num_clients, np.float32) if values is None else float32(values)
     if each.shape != (num_clients,) or not (np.isfinite(each) & (each > 0)).all():
         raise ConfigError(

@@ -41,7 +41,7 @@ class NoiseState(NamedTuple):
 class NoiseSampling(PolicyConfig):
     """Random cohort of m clients, drawn with probabilities that balance noise against bias.
 
-    The cost of client k is c_k = G_k^2 + nu_k, divided by the data-weighted mean cost. nu_k is the
+    Client k's cost c_k is G_k^2 + nu_k, divided by the data-weighted mean of this sum. nu_k is the
     expected squared norm of the noise in the next release. G_k^2 is the moving average of
     max(0, ``|release|^2 - nu_k``). Clients without releases use the mean of all known values.
 

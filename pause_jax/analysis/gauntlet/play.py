@@ -100,6 +100,6 @@ def server_seconds(fleet: Fleet, policy: PolicyConfig, rounds: int = 100) -> flo
 
 
 def _at(result: xr.Dataset, seconds: float, name: str) -> xr.DataArray:
-    """Return a quantity at the last evaluation by ``seconds``, or at the first if all are later."""
+    """Return a quantity at each run's last evaluation until ``seconds`` (or at its first)."""
     by_then = (result.eval_clock <= seconds).sum("eval_round")
     return result[name].isel(eval_round=(by_then - 1).clip(0)).reset_coords(drop=True)

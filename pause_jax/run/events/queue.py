@@ -1,4 +1,4 @@
-"""Client answers and policy decisions within a server step, simulated before training."""
+"""Client responses and policy decisions within a server step, simulated before training."""
 
 from __future__ import annotations
 
