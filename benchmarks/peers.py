@@ -32,17 +32,17 @@ program's training FLOP/s as a percentage of the matrix-product rate. A training
 three forward passes. For pause_jax, the time covers the whole call to `simulate`.
 
 "start" is the wall-clock time of imports, data loading, compilation and the first run. Times per
-round exclude it. Two columns split the startup CPU time, summed over all threads. "compiling" is
-the CPU time of the first run minus the median CPU time of the later runs. This difference consists
-of tracing, compilation and other one-time work. "rest of start" is the CPU time of imports, data
-loading and one run. torch.func compiles nothing, but is measured in the same way. In other rows, a
-dash means that the program compiles nothing, or that its CPU time was not measured (Flower).
+round exclude it. The last two columns split the startup CPU time of all threads into two parts.
+"compiling" is the CPU time of the first run minus the median CPU time of the later runs. This
+difference consists of tracing, compilation and other one-time work. "rest of start" is the CPU time
+of imports, data loading and one run. torch.func compiles nothing, but is measured in the same way.
+In other rows, a dash means that the program compiles nothing, or that its CPU time is unknown.
 """
 SAME_INTRO = """## The same computation
 
 Every program trains for one round, starting from the same weights. All samples of a client are
-identical, so their order does not matter. In W4, each client instead takes one SGD step on all its
-samples, because batch norm requires distinct samples.
+identical, so their order does not matter. W4 uses batch norm, which requires distinct samples. Each
+client in W4 therefore takes a single SGD step on all its samples, so their order does not matter.
 """
 
 

@@ -53,14 +53,14 @@ STUDY_TARGET = 20.0
 REPORTED = ("W1", "W2", "W3", "W4", "W5", "W6")
 STUDY_INTRO = f"""## A whole study
 
-pause_jax runs {len(POLICIES)} policies on {SEEDS} seeds of `mnist_small` for \
-{WORKLOADS[WORKLOAD].rounds} rounds, and draws the accuracy curves.
-We time the entire process without a compilation cache, including simulated latencies, privacy noise
-and evaluations. The other programs have no selection policies. We time their first run of W6 (from
-the start of the process) and their later runs, all without latencies, noise, evaluations or a
-figure. From the times of the first and later runs, we extrapolate the time of {RUNS} runs in one
-process. The "{RUNS} processes" column assumes a script that starts a new process for each run, and
-shows {RUNS} times the first run's time.
+pause_jax runs the `mnist_small` preset with {len(POLICIES)} policies and {SEEDS} seeds for
+{WORKLOADS[WORKLOAD].rounds} rounds, and plots the accuracy curves. The runs simulate latencies, add
+privacy noise and evaluate the model. We time the entire process without a compilation cache. The
+other programs have no selection policies. For each of these programs, we time the first run of W6
+(from the start of the process) and later runs. Runs of W6 do not simulate latencies, add noise,
+evaluate the model or plot curves. To extrapolate to {RUNS} runs in one process, we add {RUNS - 1}
+times the median time of a later run to the time of the first run. The "{RUNS} processes" column
+assumes a new process for each run ({RUNS} times the first run's time).
 """
 
 
@@ -107,7 +107,7 @@ def training(workload: str, measured: Mapping[str, Measured], missing: Mapping[s
                 ]
             )
             if found.slow:
-                notes.append(f"{name} ran once. Its time includes compilation.")
+                notes.append(f"{name} was measured only once. Its time includes compilation.")
             if note := CONTENDERS[name].note:
                 notes.append(f"{name} {note}.")
     head = ["", "s / round", "from, to", "time / ours", "of matrix product", "start, s"]

@@ -131,7 +131,7 @@ def test_a_slow_contender_runs_once_and_its_value_includes_compilation(monkeypat
     assert found.slow
     assert len(found.values) == 1
     assert found.work is None
-    assert "pause_jax ran once" in report.training("tiny", {OURS: found}, {})
+    assert "pause_jax was measured only once" in report.training("tiny", {OURS: found}, {})
 
 
 @pytest.mark.nightly

@@ -93,7 +93,7 @@ BSFL = (
 )  # fmt: skip
 HEAD = """# Reproduction
 
-Every figure and table with results in the two papers has an experiment in a subfolder of
+Every figure and table of results in the two papers has an experiment in a subfolder of
 `experiments/`. The subfolder contains a README, plots, the output (`output.txt`) and a verdict on
 each claim (`verdicts.jsonl`). `make experiment NAME=SUBFOLDER` runs the experiment. Image
 experiments also need `DATA_DIR=FOLDER`, where `FOLDER` contains data sets prepared by
@@ -112,10 +112,10 @@ chose the bounds that the papers do not state.
   ran, or all seeds gave the same value. A claim is also open if its verdict is valid only for
   approximately normal differences. Student's t-intervals are too narrow for skewed differences. A
   verdict on a mean must therefore also hold at the critical value for lognormal differences.
-- **not decidable here**: some but not all values in the interval satisfy the claim, even with three
-  or more seeds. With the measured mean and spread, 80 % power would require more than 20 seeds. The
-  evidence column gives the required number of seeds. We fix the number of additional seeds in
-  advance, regardless of the interval.
+- **not decidable here** replaces **open** if at least three seeds ran, some but not all values in
+  the interval satisfy the claim, and a decision would require more than 20 seeds. The evidence
+  column gives the required number of seeds for 80 % power with the measured mean and spread. We fix
+  the number of additional seeds before we run them, so their results cannot affect it.
 - **compatible**: the claim passed a test that could have rejected it. Passing this test does not
   confirm the claim.
 - **holds**, **fails**: an exact computation without randomness decided the claim.

@@ -31,7 +31,7 @@ MARKERS = (
     ("<", "M-.95,0L.75,-.95L.75,.95Z"),
     (">", "M.95,0L-.75,-.95L-.75,.95Z"),
 )  # fmt: skip
-# Lengths of alternating dashes and gaps, in line widths. An empty tuple means a solid line.
+# Dash and gap lengths, in line widths (reports: pixels). An empty tuple means a solid line.
 DASHES = ((), (5, 2), (1, 1.5), (6, 2, 1, 2), (2, 3), (9, 2), (4, 1, 1, 1, 1, 1), (1, 4))
 # Config names with a fixed style in all figures.
 KNOWN = ("pause", "sa_pause", "random", "fastest", "all", "all, no privacy", "bsfl", "genie")

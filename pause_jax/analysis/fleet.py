@@ -58,8 +58,8 @@ class Law(NamedTuple):
       log_density: float [C], log predictive density (in nats) of a client's other measurements
         given one measurement, averaged over the choice of the given measurement. The client's scale
         is integrated out under a flat prior on its logarithm (on the mean for ``normal``), so the
-        unit of time does not matter. Every distribution has exactly one shared parameter, so no
-        complexity penalty is needed (geometric intrinsic Bayes factor, Berger and Pericchi 1996).
+        unit of time affects no comparison. Every distribution has exactly one shared parameter, so
+        no penalty is needed (geometric intrinsic Bayes factor, Berger and Pericchi 1996).
       parameters: estimates keyed by the latency model's field names, or by ``std`` for ``normal``.
       scale: float [C], scale of each client in seconds: the median for ``lognormal``, the minimum
         for ``shifted_exponential`` and ``pareto``, and the mean for ``normal``.

@@ -26,7 +26,7 @@ def label(heading: str) -> Column:
 
 
 def word(heading: str) -> Column:
-    """Return a text column whose cells never wrap."""
+    """Return a text column whose cells wrap only if the table does not fit."""
     return Column(heading)
 
 

@@ -517,7 +517,7 @@ class Selector:
             else:
                 raise ConfigError(
                     f"answers: client {self.client_ids[client]} is missing, and the policy needs "
-                    "its features. If the client does not answer, omit it from ``available``."
+                    "its features. If it does not answer, call question() again without it."
                 )
         return Answer(loss, features, reported)  # type: ignore[arg-type]
 

@@ -44,8 +44,8 @@ class FlaxModel(Model):
     """Model config for a custom ``flax.linen`` or ``flax.nnx`` module. Create one with :meth:`of`.
 
     Updates of variables other than parameters, such as running statistics, are sent without
-    clipping or noise (see ``Result.unnoised``). Dropout is supported. ``__call__`` may accept
-    ``mask``, bool [B], which is False for the padding rows of a batch.
+    clipping or noise (see ``Result.unnoised``). Dropout is supported. ``__call__`` may have an
+    optional argument ``mask``, bool [B], which in training is False for a batch's padding rows.
 
     Attributes:
       source: linen module, or a class or function that returns a module (static). A string

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # Maximum number of queried clients whose losses are computed in parallel, to bound memory.
 QUERY_BATCH = 16
-# Key of the gradient weights |a_i|_1, float [m], in the dict of normalised updates.
+# Key of the sums of gradient weights, |a_i|_1, float [m], in the dict of normalised updates.
 WEIGHT = "gradient_weight"
 # A stale update's age in rounds under ``stale_updates="next"``.
 _AGE = 1

@@ -185,7 +185,7 @@ def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> N
     targets = rng.standard_normal((number, *y.shape[1:])).astype(y.dtype)
     if jnp.issubdtype(y.dtype, jnp.integer):
         targets = rng.integers(data.num_classes, size=targets.shape).astype(y.dtype)
-    # Replace traced parameters with 0.5, because their values do not affect the independence check.
+    # Replace traced parameters with 0.5, because the independence check needs concrete values.
     fixed = jax.tree.map(lambda x: 0.5 if isinstance(x, jax.core.Tracer) else x, task)
 
     def together(o: Array, t: Array) -> dict[str, Array]:

@@ -38,7 +38,7 @@ class MdSampling(PolicyConfig):
 class ClusteredSize(PolicyConfig):
     """Clustered sampling based on sample size, with one draw from each of m distributions.
 
-    The weights are unbiased, and their variance never exceeds the variance under MD sampling.
+    If all clients are available, weights are unbiased, with at most the variance of MD sampling.
     """
 
     name: ClassVar[str] = "clustered_size"

@@ -214,7 +214,7 @@ class Table(Schedule):
     """
 
     name: ClassVar[str] = "table"
-    summary: ClassVar[str] = "a listed share of eps_bar for each release, and no releases after the last"
+    summary: ClassVar[str] = "a listed share of eps_bar per release, and no releases after the last"
 
     shares: tuple[float, ...] = static(default=(0.5, 0.25, 0.125), at_least=0, at_most=1)
 

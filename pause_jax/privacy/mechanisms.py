@@ -60,7 +60,7 @@ class Mechanism(Config):
     Attributes:
       unit: unit that epsilon protects: ``coordinate``, ``update``, or ``none``.
       delta: failure probability of a single release (n * delta for n releases), or 0 for pure LDP.
-      budget: privacy budget of one client, as epsilon per ``unit``.
+      budget: each client's privacy budget, as epsilon per ``unit``.
     """
 
     unit: ClassVar[str] = "none"

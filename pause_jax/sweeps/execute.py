@@ -88,7 +88,7 @@ def sweep(
     Returns:
       A dataset with dimensions ``config``, ``seed``, ``round``, ``eval_round``, ``client`` and
       ``slot``. Its coordinates include each seed's key data and the fields in which the configs
-      differ. If the data or an input file has client ids, ``client_id`` contains them. If
+      differ. If clients have ids from the data or a file, ``client_id`` contains them. If
       configs have different sizes, missing entries are NaN, -1 or False. Save the dataset with
       ``.to_netcdf(path)`` or ``.to_zarr(path)``.
 

@@ -122,7 +122,7 @@ class SpeedNormal(Latency):
     """
 
     name: ClassVar[str] = "speed_normal"
-    summary: ClassVar[str] = "normally distributed speed; a negative draw yields the minimum latency"
+    summary: ClassVar[str] = "normally distributed speed; a negative draw yields the least latency"
 
     min_latency: float = number(default=0.05, above=0, at_most=1)
     std: float = number(default=0.1, above=0)
