@@ -248,7 +248,7 @@ def test_answers_must_match_the_question():
     for wrong, message in (
         ({7: 1.0}, "answers: client 7 was not asked"),
         ({9: 1.0}, "answers: 9 is not a client"),
-        ({first: np.nan}, rf"answers\[{first}\] = nan: must be finite"),
+        ({first: np.nan}, rf"answers\[{first}\] = nan: must be a finite"),
         ({first: [1.0, 2.0]}, r"must be a finite float32 array of shape \(\)"),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -296,7 +296,7 @@ def test_tell_requires_losses_or_updates_that_the_policy_reads():
     choice = similar.ask()
     seconds = dict.fromkeys(map(int, choice.clients), 1.0)
     for wrong in (5.0, [1.0], [1.0] * 3, "text", [np.nan] * 4, np.eye(4)):
-        with pytest.raises(ConfigError, match=r"update\[.\] = .*: must be finite"):
+        with pytest.raises(ConfigError, match=r"update\[.\] = .*: must be a finite"):
             similar.tell(seconds, update=dict.fromkeys(seconds, wrong))
     similar.tell(seconds, update={k: np.eye(4)[k % 4] for k in seconds})
     similar.ask()
