@@ -121,12 +121,11 @@ def test_board_has_every_fleet_policy_and_seed():
 def test_board_of_fashion_has_its_fleets(shared):
     folder = str(shared / "data" / "tfds")
     found = fleets.fleets("fashion", folder)
+    assert len(found) == fleets.FLEETS
     for tuned in (False, True):
         kept = board.read(found, "fashion", tuned=tuned)
-        assert tuple(kept.fleet.values) == fleets.FASHION
+        assert list(kept.fleet.values) == list(found)
         assert kept.late.notnull().sum() > 40 * len(found) * 16
-    with pytest.raises(ConfigError, match="fleet 'large': must be one of alike"):
-        pause_jax.gauntlet("random", track="fashion", data_dir=folder, only=["large"])
 
 
 def test_changed_fleet_is_refused_before_any_run(monkeypatch):

@@ -132,21 +132,26 @@ def test_fashion_board_agrees_with_the_page():
     assert f"\n{board.gains(default, tuned, 'fashion')}\n" in GUIDE
     leads = (scores.late - default.late.sel(policy="random")).mean(("fleet", "seed"))
     found = leads.sel(policy=["pause", "pause_discounted", "cs_ucb"]).values.round(1)
-    np.testing.assert_allclose(found, [[1.6, 2.3, 0.0], [1.1, 1.1, 1.1]], atol=1e-6)
+    np.testing.assert_allclose(found, [[1.6, 2.3, 0.3], [1.3, 1.3, 1.0]], atol=1e-6)
 
     def marked(of, sign, time="late"):
         there = board.marks(of, sign)[time].to_pandas()
         return {p: row.index[row].tolist() for p, row in there.iterrows() if row.any()}
 
-    assert marked(default, 1) == {"all": ["labels", "noise"], "fastest": ["noise"]}
+    assert marked(default, 1) == {
+        "all": ["labels", "noise", "large"], "fastest": ["noise"], "genie": ["large"],
+    }  # fmt: skip
     assert marked(default, -1) == {
         "fedcs": ["measured"], "divfl": ["sizes", "labels"], "fastest": ["labels", "measured"],
-        "all": ["spent", "tiers", "unequal"], "hics_fl": ["sizes"],
+        "all": ["spent", "tiers", "unequal"], "hics_fl": ["sizes"], "oort": ["shy"],
+        "greedyfed": ["large"], "refl": ["charging"], "e3cs_inc": ["charging"],
     }  # fmt: skip
     early = marked(default, 1, "early")
     both = [p for p in early if {"spent", "unequal"} <= {*early[p]}]
     assert ("pause" in both, len(both)) == (True, 12)
-    ahead = dict.fromkeys(("pause", "mixture", "pause_discounted"), ("unequal",))
-    ahead |= {"all": ("labels", "noise"), "fastest": ("noise",)}
+    ahead: dict[str, tuple[str, ...]] = dict.fromkeys(
+        ("pause", "mixture", "pause_discounted"), ("unequal",)
+    )
+    ahead |= {"all": ("labels", "noise", "large"), "fastest": ("noise",), "genie": ("large",)}
     assert {p: (*x,) for p, x in marked(tuned, 1).items()} == ahead
     assert marked(tuned, -1)["oort"] == ["spent"]

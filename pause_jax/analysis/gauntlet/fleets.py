@@ -28,11 +28,8 @@ from pause_jax.world.availability import Diurnal, Phones
 from pause_jax.world.latency import Network, Pareto, Switching, TwoGroups
 
 VERSION = 1
-# Data sets to train on. Fleets that are not in ``FASHION`` support only ``digits``.
+# Data sets to train on.
 TRACKS = ("digits", "fashion")
-FASHION = (
-    *("alike", "sizes", "labels", "spent", "noise", "tails", "measured", "tiers", "unequal"),
-)
 SEEDS = 16
 # Number of fleets for the Bonferroni correction, even if a policy is run on only some of them.
 FLEETS = 14
@@ -122,7 +119,6 @@ def fleets(track: str = "digits", data_dir: str | None = None) -> dict[str, Flee
     return {
         name: Fleet(config, _by_label(samples) if config.learning == apart else samples, seconds)
         for name, (config, seconds) in worlds.items()
-        if track == "digits" or name in FASHION
     }
 
 
