@@ -204,7 +204,7 @@ def output_layer_path(params: Any) -> str | None:
 
 
 def model_bytes(state: LearnerState) -> int:
-    """Return the bytes sent in each direction per client and round, or 0 if there is no model."""
+    """Return the bytes sent in each direction per client and round, or 0 without a model."""
     return tree_bytes(sent_part(state.variables or {}))
 
 
