@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tools import mutants
-from tools.rooms import ROOT
+from tools.layers import ROOT
 
 FAULTS = mutants.faults()
 

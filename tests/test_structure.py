@@ -13,13 +13,13 @@ import pytest
 
 from pause_jax.base.struct import Config
 from pause_jax.config.presets import PRESETS
-from tools.rooms import PACKAGE, ROOT, floors, modules, rooms
+from tools.layers import PACKAGE, ROOT, folders, layers, modules
 
-MAX_FLOORS = 8
+MAX_LAYERS = 8
 MAX_FUNCTION_LINES = 80  # without the docstring
 MAX_PUBLIC_NAMES = 120  # besides config classes and presets
 MAX_PACKAGE_LINES = 28_000
-# Folders of tests that mirror no room of the package.
+# Test folders without a folder of the same name in the package.
 OTHER_TESTS = {"data", "docs", "experiments", "flower", "reference", "support"}
 
 
@@ -28,7 +28,7 @@ def test_imports_keep_the_contracts_of_pyproject():
     command = [pathlib.Path(sys.executable).with_name("lint-imports"), "--no-cache"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
-    assert len(floors()) <= MAX_FLOORS
+    assert len(layers()) <= MAX_LAYERS
 
 
 def test_no_program_calls_lapack():
@@ -51,7 +51,7 @@ def test_no_module_imports_itself_through_others(graph):
     graphlib.TopologicalSorter(imported).prepare()  # raises CycleError
 
 
-def test_no_room_imports_the_whole_package(graph):
+def test_no_folder_imports_the_whole_package(graph):
     importers = graph.find_modules_that_directly_import("pause_jax")
     assert importers <= {"pause_jax.__main__"}
 
@@ -95,15 +95,15 @@ def test_the_package_has_at_most_28_000_lines():
     assert lines <= MAX_PACKAGE_LINES
 
 
-def test_folders_of_tests_are_rooms_of_the_package():
-    folders = {path.name for path in (ROOT / "tests").iterdir() if (path / "__init__.py").exists()}
-    assert folders - OTHER_TESTS <= set(rooms())
-    assert len(folders) > 10
+def test_test_folders_are_named_after_folders_of_the_package():
+    found = {path.name for path in (ROOT / "tests").iterdir() if (path / "__init__.py").exists()}
+    assert found - OTHER_TESTS <= set(folders())
+    assert len(found) > 10
 
 
-def test_the_page_of_the_architecture_lists_the_floors():
+def test_the_page_of_the_architecture_lists_the_layers():
     page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
     _, _, table = page.partition("| layer | folders and modules |")
     rows = [line.split("|") for line in table.split("\n\n")[0].splitlines()[2:]]
     listed = [row[2].replace("`", "").replace(" ", "").split(",") for row in rows]
-    assert listed[::-1] == floors()
+    assert listed[::-1] == layers()

@@ -18,7 +18,7 @@ from typing import Any
 from sphinx import addnodes
 from sphinx.util.nodes import make_refnode
 
-from tools.rooms import PACKAGE, modules
+from tools.layers import PACKAGE, modules
 
 
 @functools.cache

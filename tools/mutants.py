@@ -6,7 +6,7 @@
 The exit status is 1 if no test catches a fault, or if the place of a fault no longer exists.
 
 A fault is two lines below the tests that must catch it. The first line is its name, the second is
-``PLACE: RIGHT => WRONG``. PLACE is a module or a room, and a function, class or constant in it
+``PLACE: RIGHT => WRONG``. PLACE is a module or a folder, and a function, class or constant in it
 (``policies.e3cs update``). RIGHT must occur exactly once in its source as ``ast.unparse`` writes
 it, so line breaks and moved functions do not matter.
 """
@@ -27,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.rooms import PACKAGE, ROOT
+from tools.layers import PACKAGE, ROOT
 
 TABLE = Path(__file__).with_suffix(".txt")
 WORKERS = os.cpu_count() or 1
@@ -38,7 +38,8 @@ class Fault(NamedTuple):
 
     Attributes:
       name: description of the fault.
-      place: "module name", such as "policies.e3cs update"; "a.b" also means any module of room a.b.
+      place: "module name", such as "policies.e3cs update"; "a.b" also means any module of
+        folder a.b.
       right, wrong: correct source, and its replacement.
       tests: arguments of pytest.
     """

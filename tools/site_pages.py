@@ -1,6 +1,6 @@
 """Generator of the site's reference, galleries and help pages.
 
-    docs/api/           one page per room of the package, with the names in each ``__all__``
+    docs/api/           one page per folder of the package, with the names in each ``__all__``
     docs/gallery/       one card per named policy and per notebook
     docs/command_line/  help of each command
 
@@ -30,7 +30,7 @@ from pause_jax.run.record.quantity import Quantity
 from pause_jax.run.record.result import described
 from tools import policy_gallery
 from tools.cross_references import canonical
-from tools.rooms import PACKAGE, ROOT, modules, room, rooms
+from tools.layers import PACKAGE, ROOT, folder_of, folders, modules
 
 DOCS = ROOT / "docs"
 # Modules of the program, which its help describes.
@@ -139,10 +139,10 @@ def check_offline(app: Any, error: Exception | None) -> None:
             raise SphinxError(f"{path.relative_to(app.outdir)} loads {loaded[0]}")
 
 
-def room_page(room_name: str) -> str:
-    """Return the reference page of a room or the top-level package, in reStructuredText."""
-    names = [name for name in public_modules() if room(name) == room_name]
-    title = f"{PACKAGE.name}.{room_name}" if room_name else PACKAGE.name
+def folder_page(folder_name: str) -> str:
+    """Return the reference page of a folder or the top-level package, in reStructuredText."""
+    names = [name for name in public_modules() if folder_of(name) == folder_name]
+    title = f"{PACKAGE.name}.{folder_name}" if folder_name else PACKAGE.name
     parts = [title, "=" * len(title), ""]
     exported = {full: where for full, where in promised().items() if full.startswith(f"{title}.")}
     for module in names:
@@ -210,10 +210,10 @@ def write_notebook_cards(folder: Path) -> None:
 def write() -> None:
     """Write all generated pages."""
     api = _empty(DOCS / "api")
-    public = {room(name) for name in public_modules()}
-    pages = {"package": ""} | {name: name for name in reversed(rooms()) if name in public}
+    public = {folder_of(name) for name in public_modules()}
+    pages = {"package": ""} | {name: name for name in reversed(folders()) if name in public}
     for page, name in pages.items():
-        (api / f"{page}.rst").write_text(room_page(name), "utf-8")
+        (api / f"{page}.rst").write_text(folder_page(name), "utf-8")
     lines = "\n".join(pages)
     (api / "index.md").write_text(
         "# Reference\n\nMost programs need only the names in `pause_jax`. The other pages document "

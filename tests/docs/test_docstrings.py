@@ -11,7 +11,7 @@ from pause_jax import SimConfig, regret, testing
 from pause_jax.analysis.ledger import ledger
 from pause_jax.learning import Dataset, FlaxModel
 from pause_jax.policies import named
-from tools.rooms import modules
+from tools.layers import modules
 
 pytestmark = pytest.mark.slow
 

@@ -25,7 +25,7 @@ from pause_jax.base.struct import PyTree
 
 NAMES = {name: getattr(jaxtyping, name) for name in ("Array", "Bool", "Float", "Int", "Key")}
 
-# Rooms that need an extra. Flower's has an environment of its own, where these tests watch it too.
+# Folders that need an extra. Flower has its own environment, where these tests also run.
 EXTRAS = {
     "pause_jax.deploy.flower": "flwr",
     "pause_jax.analysis.report": "altair",
@@ -43,7 +43,7 @@ def records() -> Iterator[type]:
     for found in pkgutil.walk_packages(pause_jax.__path__, "pause_jax."):
         if found.name.endswith("__main__"):
             continue
-        needed = [extra for room, extra in EXTRAS.items() if found.name.startswith(room)]
+        needed = [extra for folder, extra in EXTRAS.items() if found.name.startswith(folder)]
         if any(importlib.util.find_spec(extra) is None for extra in needed):
             continue
         module = importlib.import_module(found.name)

@@ -1,4 +1,4 @@
-"""Modules of the package, and their rooms as defined in ``pyproject.toml``."""
+"""Modules of the package, and its folders and layers as defined in ``pyproject.toml``."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def modules() -> dict[str, Path]:
     return files
 
 
-def room(module: str) -> str:
-    """Return the room of a module, or an empty text for the top-level package."""
+def folder_of(module: str) -> str:
+    """Return the folder of a module, or an empty text for the top-level package."""
     name = module.partition(".")[2].partition(".")[0]
     return "" if name == "__main__" else name
 
 
-def floors() -> list[list[str]]:
-    """Return the rooms of each floor from the ground up, as the import contract lists them."""
+def layers() -> list[list[str]]:
+    """Return the folders of each layer from the bottom up, as the import contract lists them."""
     text = (ROOT / "pyproject.toml").read_text("utf-8")
     contracts = tomllib.loads(text)["tool"]["importlinter"]["contracts"]
-    (layers,) = (each["layers"] for each in contracts if each["type"] == "layers")
-    return [re.findall(r"\w+", layer) for layer in reversed(layers)]
+    (contract,) = (each["layers"] for each in contracts if each["type"] == "layers")
+    return [re.findall(r"\w+", layer) for layer in reversed(contract)]
 
 
-def rooms() -> list[str]:
-    """Return all rooms from the ground up."""
-    return [name for floor in floors() for name in floor]
+def folders() -> list[str]:
+    """Return all folders from the bottom up."""
+    return [name for layer in layers() for name in layer]
