@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 HERE = pathlib.Path(__file__).parent
 OURS = "pause_jax"
-SPLIT = "pause_jax, device per core"
 
 
 class Contender(NamedTuple):
@@ -39,14 +38,6 @@ class Contender(NamedTuple):
 
 CONTENDERS = {
     OURS: Contender("pause", None, compiles=True, norms=True),
-    SPLIT: Contender(
-        "pause",
-        None,
-        "split",
-        compiles=True,
-        norms=True,
-        note="calls `simulate` with `devices=jax.devices()`, one CPU device per core",
-    ),
     "plain JAX": Contender("plain_jax", None, compiles=True, norms=True),
     "DrJAX": Contender("plain_jax", "drjax", "drjax", compiles=True, norms=True),
     "PyTorch loop": Contender("torch_loop", "torch", norms=True),
@@ -67,7 +58,6 @@ CONTENDERS = {
     ),
     "FedJAX": Contender("fedjax_driver", "fedjax", compiles=True),
 }
-PEERS = tuple(name for name, contender in CONTENDERS.items() if contender.driver != "pause")
 # Python of an environment that needs another than the harness.
 PYTHONS = {"blazefl": "python3.12"}
 MATMUL = Contender("matmul", None, norms=True)

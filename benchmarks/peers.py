@@ -29,8 +29,7 @@ next clients in cyclic order train the global model in float32. Each client init
 optimiser and makes one pass over its samples (five in W5). The server averages the clients'
 updates. There is no privacy noise and no evaluation. The "of matrix product" column shows a
 program's training FLOP/s as a percentage of the matrix-product rate. A training step counts as
-three forward passes. For pause_jax, the time covers the whole call to `simulate`. "ours" is
-pause_jax on one device, JAX's default.
+three forward passes. For pause_jax, the time covers the whole call to `simulate`.
 
 "start" is the wall-clock time of imports, data loading, compilation and the first run. Times per
 round exclude it. The last two columns split the startup CPU time of all threads into two parts.

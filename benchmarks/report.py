@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from benchmarks.contenders import CONTENDERS, OURS, PEERS, SPLIT
+from benchmarks.contenders import CONTENDERS, OURS
 from benchmarks.harness import Measured
 from benchmarks.study import POLICIES, RUNS, SEEDS, WORKLOAD, extrapolated
 from benchmarks.timing import Timing
@@ -28,11 +28,10 @@ class Target(NamedTuple):
     workload: str
     peers: tuple[str, ...]
     ratio: float
-    ours: str = OURS
 
 
 TARGETS = (
-    Target("W1", PEERS, 1.0),
+    Target("W1", tuple(name for name in CONTENDERS if name != OURS), 1.0),
     Target("W1", ("FedJAX",), 1.4),
     Target("W2", ("PyTorch loop",), 6.0),
     Target("W2", ("torch.func", "FedJAX", "pfl"), 1.8),
@@ -42,8 +41,7 @@ TARGETS = (
     Target("W3", ("pfl",), 1.3),
     Target("W4", ("PyTorch loop",), 1.2),
     Target("W4", ("PyTorch channels_last",), 1.0),
-    Target("W5", PEERS, 1.0),
-    Target("W5", PEERS, 1.0, ours=SPLIT),
+    Target("W5", tuple(name for name in CONTENDERS if name != OURS), 1.0),
 )
 # Workload, and the share of the matrix-product rate that its training should reach.
 SHARE_TARGET = ("W3", 0.5)
@@ -72,11 +70,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(line)} |" for line in lines] + [""]
 
 
-def ratios(measured: Mapping[str, Measured], peer: str, ours: str = OURS) -> list[float]:
+def ratios(measured: Mapping[str, Measured], peer: str) -> list[float]:
     """Return the peer's seconds divided by ours in each turn; empty if either is missing."""
-    if not (measured.get(peer) and measured.get(ours)):
+    if not (measured.get(peer) and measured.get(OURS)):
         return []
-    return [a / b for a, b in zip(measured[peer].values, measured[ours].values, strict=False)]
+    return [a / b for a, b in zip(measured[peer].values, measured[OURS].values, strict=False)]
 
 
 def shares(measured: Mapping[str, Measured], workload: str, name: str) -> list[float]:
@@ -158,7 +156,7 @@ def study(ours: Sequence[float], measured: Mapping[str, Measured]) -> str:
 
 def peers_of(measured: Mapping[str, Measured]) -> dict[str, Measured]:
     """Return the measurements of the peers that finished."""
-    return {name: x for name, x in measured.items() if name in PEERS and x.values}
+    return {name: x for name, x in measured.items() if name not in (OURS, MATMUL_NAME) and x.values}
 
 
 def targets(
@@ -170,13 +168,12 @@ def targets(
     rows = []
     for target in TARGETS:
         found = measured.get(target.workload, {})
-        each = [ratios(found, peer, target.ours) for peer in target.peers]
-        value = min((_median(ratio) for ratio in each if ratio), default=None)
+        medians = [_median(ratio) for peer in target.peers if (ratio := ratios(found, peer))]
         who = target.peers[0] if len(target.peers) == 1 else "the fastest peer"
-        if 1 < len(target.peers) < len(PEERS):
+        if 1 < len(target.peers) < len(CONTENDERS) - 1:
             who = f"the fastest of {', '.join(target.peers)}"
-        what = f"{target.workload}: {who}, time / {'ours' if target.ours == OURS else target.ours}"
-        rows.append(_verdict(what, target.ratio, value))
+        value = min(medians, default=None)
+        rows.append(_verdict(f"{target.workload}: {who}, time / ours", target.ratio, value))
     workload, least = SHARE_TARGET
     share = shares(measured[workload], workload, OURS) if workload in measured else []
     value = _median(share) if share else None

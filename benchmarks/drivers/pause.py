@@ -2,14 +2,12 @@
 
 A variant is a form of convolution (``products``, ``xla``), or the dtype of a custom Flax module
 (``float32``, ``bfloat16``) with Flax's convolutions, because the library's models support only
-float32. The variant ``split`` distributes the cohort over one CPU device per core. The library has
-no model with 5 x 5 convolutions. W5 uses a custom module that calls the library's ``convolve`` and
-``max_pool``.
+float32. The library has no model with 5 x 5 convolutions. W5 uses a custom module that calls the
+library's ``convolve`` and ``max_pool``.
 """
 
 from __future__ import annotations
 
-import os
 from typing import Any, ClassVar
 
 import jax
@@ -123,10 +121,6 @@ class Pause:
     """Driver that simulates from round 1 in each measurement; the key draws first weights."""
 
     def __init__(self, workload: Workload, data: str, weights: str, variant: str):
-        self.devices = None
-        if variant == "split":
-            jax.config.update("jax_num_cpu_devices", os.cpu_count())
-            self.devices, variant = jax.devices(), ""
         self.workload, self.key = workload, jax.random.key(0)
         self.model = model_of(workload, variant)
         self.device = jax.devices()[0].device_kind
@@ -136,7 +130,7 @@ class Pause:
 
     def _simulate(self, rounds: int, learning_rate: float) -> pause_jax.Result:
         config = config_of(self.workload, self.model, rounds, learning_rate)
-        return pause_jax.simulate(config, self.key, self.data, devices=self.devices)
+        return pause_jax.simulate(config, self.key, self.data)
 
     def run(self, rounds: int) -> None:
         result = self._simulate(rounds, self.workload.learning_rate)
